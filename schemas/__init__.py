@@ -1,0 +1,1 @@
+"""What is written: configuration, trajectories, ledger rows, manifests. Pure descriptions; no I/O."""

@@ -1,0 +1,316 @@
+"""The configuration of a run: one TOML file, checked before anything starts. The text under each field is its reference.
+
+Relative paths are taken from the configuration file's folder. `schemas.config_text` parses the file and the overrides.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from schemas.base import Section
+
+Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+
+
+class Architecture(Section):
+    """A decoder made from scratch, in Hugging Face's names (Llama family)."""
+
+    hidden_size: Positive
+    intermediate_size: Positive
+    num_hidden_layers: Positive
+    num_attention_heads: Positive
+    num_key_value_heads: Positive
+    max_position_embeddings: Positive = 512
+    """The longest stream of tokens the model may see."""
+    rope_theta: PositiveFloat = 10000.0
+    rms_norm_eps: PositiveFloat = 1e-5
+    tie_word_embeddings: bool = True
+
+    @model_validator(mode="after")
+    def _divides(self) -> "Architecture":
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError("hidden_size must be a multiple of num_attention_heads")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError("num_attention_heads must be a multiple of num_key_value_heads")
+        return self
+
+
+class Model(Section):
+    """Where the weights come from."""
+
+    path: str | None = None
+    """A Hugging Face folder, a store URL of one, `RUN@STEP` (a checkpoint of ours), or `champion` (the newest promoted
+    weights of `promotion.name`; from scratch while there are none). Left out: from scratch."""
+    architecture: Architecture | None = None
+    """The shape of a model made from scratch (byte-level tokenizer)."""
+
+    @model_validator(mode="after")
+    def _has_source(self) -> "Model":
+        if self.architecture is None and self.path in (None, "champion"):
+            raise ValueError(
+                "give model.path (a weights folder or a checkpoint) or [model.architecture] (from scratch)"
+            )
+        return self
+
+
+class Optimizer(Section):
+    """AdamW with a learning-rate schedule."""
+
+    learning_rate: Annotated[float, Field(ge=0)]
+    """The highest rate, reached after `warmup_steps`."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate falls after the warm-up."""
+    warmup_steps: Count = 0
+    """Steps over which the rate rises linearly from 0."""
+    decay_steps: Positive | None = None
+    """Steps (warm-up included) after which the rate is `final_ratio` of the highest; default: the stage's steps."""
+    final_ratio: Fraction = 0.0
+    """The rate at the end of a falling schedule, as a share of the highest."""
+    b1: Fraction = 0.9
+    b2: Fraction = 0.999
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: PositiveFloat | None = 1.0
+    """Gradients are scaled down to this global norm."""
+
+
+class SFT(Section):
+    """A supervised warm-up stage: imitate the assistant turns of demonstrations."""
+
+    kind: Literal["sft"] = "sft"
+    name: Name
+    """The stage's name; its outputs lie under `stages/<name>-<key>` and are shared by runs."""
+    data: str
+    """JSONL or Parquet file of demonstrations (`messages`, `tools`): a path or a store URL."""
+    steps: Positive
+    batch_size: Positive = 32
+    max_length: Positive = 256
+    """Tokens per demonstration; a longer one is refused."""
+    shuffle: bool = True
+    """Shuffle each epoch by the seed; otherwise the file's order is the curriculum."""
+    optimizer: Optimizer
+
+
+class Environment(Section):
+    """What the agent acts in. Names are built in, or `module:Class` from the configuration's folder."""
+
+    environment: str = "ToolEnvironment"
+    agent: str = "ToolAgent"
+    tools: tuple[str, ...] = ()
+    """Tools offered to the agent: built-in names (`calculator`) or `module:Class`."""
+    reward: str = "exact_match"
+    """How an episode is scored: a built-in name or `module:function` taking (task, messages) to a number in [0, 1]."""
+    system_prompt: str = ""
+    max_turns: Positive = 4
+    """Assistant turns per episode."""
+    options: dict[str, Any] = {}
+    """Passed to the environment's class as keyword arguments."""
+    step_seconds: PositiveFloat = 30.0
+    """Deadline of one reset, step or tool call."""
+    reward_seconds: PositiveFloat = 60.0
+    """Deadline of scoring."""
+    max_observation: Positive = 8192
+    """Characters that one observation may have; more fails the episode as `flooded`."""
+
+
+class Rollout(Section):
+    """The workers that play episodes."""
+
+    engine: Literal["jax", "scripted"] = "jax"
+    """`jax`: the embedded engine; `scripted`: answers from a function, for tests and load."""
+    script: str = ""
+    """`module:function` of the scripted engine."""
+    workers: Positive = 2
+    max_concurrency: Positive = 32
+    """Episodes in flight per worker."""
+    slots: Positive = 32
+    """Sequences the engine decodes at once."""
+    decode_steps: Positive = 4
+    """Tokens decoded per dispatch; new requests and new weights join between dispatches."""
+    max_length: Positive = 256
+    """Tokens of a whole episode (the context)."""
+    max_tokens_per_turn: Positive = 64
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    episode_seconds: PositiveFloat = 300.0
+    """Deadline of a whole episode."""
+    attempts: Positive = 3
+    """Times a failing sample is tried before it counts as failed."""
+    weight_update: Literal["in_flight", "drain"] = "in_flight"
+    """Swap weights between decode steps, or let running episodes finish first."""
+    seal_rows: Positive = 64
+    seal_bytes: Positive = 16_000_000
+    seal_seconds: PositiveFloat = 2.0
+    """A shard is sealed when it holds so many rows or bytes, or its oldest row is this old."""
+    heartbeat_seconds: PositiveFloat = 2.0
+    lease_seconds: PositiveFloat = 20.0
+    """A worker without a heartbeat for this long is taken for dead."""
+    poll_seconds: PositiveFloat = 0.2
+    """How often window and policy are looked at."""
+    max_takeovers: Positive = 3
+    """Times a group may pass to another worker before the learner ends it as failed."""
+    cores: tuple[tuple[int, ...], ...] = ()
+    """Processor cores of each worker; empty: not bound."""
+
+
+class Loss(Section):
+    """The policy loss: clipped surrogate against the log-probs of the policy that sampled (PPO; GRPO)."""
+
+    advantage: Literal["grpo"] = "grpo"
+    """`grpo`: (reward - group mean) / group standard deviation."""
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.2
+    """The ratio is clipped to [1 - clip_low, 1 + clip_high]."""
+    dual_clip: PositiveFloat | None = 3.0
+    """For negative advantages the loss is bounded by this multiple of the advantage (dual-clip PPO)."""
+    aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
+    filter_zero_advantage: bool = False
+    """End groups whose rewards are all equal as `zero_advantage` instead of training them."""
+
+
+class RL(Section):
+    """Reinforcement learning: the learner and its bounded staleness."""
+
+    tasks: str
+    """JSONL or Parquet file of training tasks (`id`, `prompt`, `answer`)."""
+    steps: Positive
+    """Ledger steps of the run; raising it continues a finished run."""
+    groups_per_batch: Positive = 8
+    group_size: Annotated[int, Field(ge=2)] = 8
+    """Samples per task; a group-relative advantage needs at least two."""
+    max_staleness: Count = 2
+    """Bound on (optimizer updates applied - oldest version sampled from) of anything trained. 0: synchronous."""
+    loss: Loss = Loss()
+    optimizer: Optimizer
+    micro_batch: Positive | None = None
+    """Rows per forward pass; default: the whole batch. Must divide it."""
+    publish_every: Positive = 1
+    """Publish a policy every so many updates. Unpublished updates count as staleness."""
+    publish_dtype: Literal["float32", "bfloat16"] = "float32"
+    checkpoint_every: Positive = 10
+    window_seconds: Annotated[float, Field(ge=0)] = 1.0
+    """Least time between two writes of the window; object stores allow one object about one write a second."""
+    group_seconds: PositiveFloat = 600.0
+    """A group that is not whole so long after its first claim ends as incomplete or trains its survivors."""
+    idle_seconds: PositiveFloat = 900.0
+    """The learner stops with the cause when nothing arrives for so long."""
+    max_empty_steps: Positive = 8
+    """The run stops with the cause after so many steps in a row without anything to train."""
+    cores: tuple[int, ...] = ()
+    """Processor cores of the learner; recorded, since they decide the bytes. Empty: not bound."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RL":
+        rows = self.groups_per_batch * self.group_size
+        if self.micro_batch and rows % self.micro_batch:
+            raise ValueError(f"micro_batch must divide the batch of {rows} rows (groups_per_batch x group_size)")
+        if self.publish_every > self.max_staleness + 1:
+            raise ValueError(
+                f"publish_every = {self.publish_every} makes every sample older than max_staleness = {self.max_staleness} "
+                f"allows: publish at least every max_staleness + 1 updates"
+            )
+        return self
+
+
+class Evaluation(Section):
+    """The figures that are reported: success on held-out tasks."""
+
+    tasks: str
+    """Held-out tasks; they are never trained on and never decide a promotion."""
+    temperatures: tuple[Annotated[float, Field(ge=0)], ...] = (1.0, 0.0)
+    samples: Positive = 1
+    """Episodes per task."""
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    workers: Positive = 2
+    """Evaluations run side by side."""
+
+
+class Promotion(Section):
+    """The gate: whether the run's candidate becomes the champion."""
+
+    tasks: str
+    """The gate's tasks: not the reported ones."""
+    name: Name | None = None
+    """The model's name in the registry; default: the configuration's name."""
+    channel: Name = "production"
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    samples: Positive = 1
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """The improvement's paired bootstrap interval must lie above `min_improvement` at this confidence."""
+    min_improvement: float = 0.0
+    resamples: Positive = 10_000
+
+
+class Run(Section):
+    """The whole configuration."""
+
+    name: Name
+    """The run's name unless `--run` gives another."""
+    root: str | None = None
+    """Where everything is stored: a folder or a store URL. `--root` and `HEADRACE_ROOT` go before it; default `./.headrace`."""
+    seed: Count | None = None
+    """Seeds everything that samples. Left out, the run's name seeds RL and evaluation, and warm-ups use 0."""
+    model: Model
+    warm_up: tuple[SFT, ...] = ()
+    """Warm-up stages, in order, each starting from the one before."""
+    environment: Environment = Environment()
+    rollout: Rollout = Rollout()
+    rl: RL
+    evaluation: Evaluation
+    promotion: Promotion
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Run":
+        names = [s.name for s in self.warm_up]
+        if len(set(names)) != len(names):
+            raise ValueError("two warm_up stages have the same name")
+        repeated = {t for t in self.environment.tools if self.environment.tools.count(t) > 1}
+        if repeated:
+            raise ValueError(f"environment.tools registers `{sorted(repeated)[0]}` twice")
+        if self.rollout.engine == "scripted" and not self.rollout.script:
+            raise ValueError("rollout.engine = scripted needs rollout.script = `module:function`")
+        if self.rl.max_staleness == 0 and self.rollout.weight_update != "in_flight":
+            raise ValueError(
+                "max_staleness = 0 never has episodes in flight across an update: leave weight_update at in_flight"
+            )
+        return self
+
+    @property
+    def registry_name(self) -> str:
+        return self.promotion.name or self.name
+
+
+# What a stage is not made from: changing these gives the same key (where and how fast, not what).
+_ROLLOUT_FREE = frozenset(
+    {
+        "workers", "max_concurrency", "slots", "decode_steps", "seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds",
+        "lease_seconds", "poll_seconds", "cores", "max_takeovers",
+    }
+)  # fmt: skip
+_RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
+
+
+def rl_part(config: Run) -> dict[str, Any]:
+    """The part of the configuration that an RL stage's key hashes; data and code enter it by digest."""
+    rl = config.rl.model_dump(mode="json", exclude=set(_RL_FREE))
+    if rl["optimizer"]["decay_steps"] is None and rl["optimizer"]["schedule"] != "constant":
+        rl["optimizer"]["decay_steps"] = config.rl.steps
+    return {
+        "rl": rl,
+        "rollout": config.rollout.model_dump(mode="json", exclude=set(_ROLLOUT_FREE)),
+        "environment": config.environment.model_dump(mode="json"),
+    }
+
+
+def warm_up_part(config: Run, stage: SFT) -> dict[str, Any]:
+    """The part of the configuration that a warm-up stage's key hashes; data and parent enter it by digest."""
+    architecture = config.model.architecture.model_dump(mode="json") if config.model.architecture else None
+    tools = list(config.environment.tools)
+    return {
+        "stage": stage.model_dump(mode="json", exclude={"data", "name"}),
+        "architecture": architecture,
+        "tools": tools,
+    }

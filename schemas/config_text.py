@@ -1,0 +1,124 @@
+"""From TOML text and `--set` overrides to a checked configuration, with complaints a person can act on."""
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from schemas.config import Run
+from schemas.errors import RequestError
+
+
+def parse(text: str, where: str, overrides: Sequence[str] = ()) -> Run:
+    """The configuration in a TOML text. `overrides` are `a.b=value`, typed like the file.
+
+    Raises RequestError with one sentence for anything that is wrong.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(f"{where} is not valid TOML: {error}") from error
+    for override in overrides:
+        _apply(raw, override)
+    return check(raw, where)
+
+
+def check(raw: dict[str, Any], where: str) -> Run:
+    """The configuration in parsed TOML or JSON."""
+    try:
+        return Run.model_validate(raw)
+    except ValidationError as error:
+        raise RequestError(_sentence(error, where)) from error
+
+
+def _apply(raw: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise RequestError(f"--set {override} is not of the form a.b=value")
+    node: Any = raw
+    for key in keys[:-1]:
+        node = _child(node, key, override)
+    if isinstance(node, list):
+        node[_index(node, keys[-1], override)] = _value(text)
+    elif isinstance(node, dict):
+        node[keys[-1]] = _value(text)
+    else:
+        raise RequestError(f"--set {override}: {'.'.join(keys[:-1])} is a value, not a section")
+
+
+def _child(node: Any, key: str, override: str) -> Any:
+    if isinstance(node, list):
+        return node[_index(node, key, override)]
+    if isinstance(node, dict):
+        return node.setdefault(key, {})
+    raise RequestError(f"--set {override}: `{key}` lies below a value, not a section")
+
+
+def _index(node: list[Any], key: str, override: str) -> int:
+    """The place of a list item by its number or its `name`."""
+    names = [item.get("name") if isinstance(item, dict) else None for item in node]
+    if key in names:
+        return names.index(key)
+    if key.isdecimal() and int(key) < len(node):
+        return int(key)
+    raise RequestError(
+        f"--set {override}: there is no item `{key}` (there are {len(node)}: 0 to {len(node) - 1}, or by name)"
+    )
+
+
+def _value(text: str) -> Any:
+    """The override's value as TOML; bare words are strings."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _sentence(error: ValidationError, where: str) -> str:
+    first = error.errors()[0]
+    at = _name(first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown key `{at}`{_suggestion(first['loc'])}"
+    if first["type"] == "missing":
+        return f"{where}: `{at}` is missing"
+    message = str(first["msg"]).removeprefix("Value error, ")
+    got = "" if first["type"] == "value_error" else f" (got {first['input']!r})"
+    return f"{where}: {f'`{at}`: ' if at else ''}{message}{got}"
+
+
+def _name(loc: Sequence[int | str]) -> str:
+    return ".".join(str(part) for part in loc)
+
+
+def _suggestion(loc: Sequence[int | str]) -> str:
+    known = _fields(loc[:-1])
+    close = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
+    if close:
+        return f": did you mean `{close[0]}`?"
+    return f"; known keys here: {', '.join(known)}" if known else ""
+
+
+def _fields(loc: Sequence[int | str]) -> list[str]:
+    """The known keys of the section at this place."""
+    model: type[BaseModel] = Run
+    for part in loc:
+        if isinstance(part, int) or part not in model.model_fields:
+            continue
+        found = _model_in(model.model_fields[part].annotation)
+        if found is None:
+            return []
+        model = found
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,99 @@
+"""The layout of the store: every key is made here, so that the layout can be read in one place.
+
+Sequence numbers, steps and versions are zero-padded to eight digits: they sort as text and never grow a prefix.
+"""
+
+
+def run(name: str) -> str:
+    return f"runs/{name}"
+
+
+def run_manifest(name: str) -> str:
+    return f"runs/{name}/run.json"
+
+
+def run_lease(name: str) -> str:
+    return f"runs/{name}/lease.json"
+
+
+def schedule_lease(name: str) -> str:
+    return f"schedules/{name}/lease.json"
+
+
+def stage(name: str, key: str) -> str:
+    return f"stages/{name}-{key}"
+
+
+def stage_manifest(name: str, key: str) -> str:
+    return f"stages/{name}-{key}/manifest.json"
+
+
+def data(sha256: str, suffix: str) -> str:
+    """A user's data file, kept under its own digest. `suffix` is `jsonl` or `parquet`."""
+    return f"data/{sha256}.{suffix}"
+
+
+def rl(run_name: str, key: str) -> str:
+    """The folder of one RL stage; the functions below take it as `base`."""
+    return f"runs/{run_name}/rl-{key}"
+
+
+def spec(base: str) -> str:
+    return f"{base}/spec.json"
+
+
+def rl_manifest(base: str) -> str:
+    return f"{base}/manifest.json"
+
+
+def evaluation(run_name: str, key: str) -> str:
+    return f"runs/{run_name}/evaluations/{key}"
+
+
+def trajectories(base: str) -> str:
+    return f"{base}/trajectories"
+
+
+def shard(base: str, worker: str, seq: int) -> str:
+    return f"{base}/trajectories/{worker}/{seq:08d}.arrow"
+
+
+def claim(base: str, group: int) -> str:
+    return f"{base}/claims/{group:08d}.json"
+
+
+def worker(base: str, number: int) -> str:
+    return f"{base}/workers/{number:08d}.json"
+
+
+def window(base: str) -> str:
+    return f"{base}/window.json"
+
+
+def ledger(base: str, step: int) -> str:
+    return f"{base}/ledger/{step:08d}.arrow"
+
+
+def policy_manifest(base: str, version: int) -> str:
+    return f"{base}/policies/{version:08d}/manifest.json"
+
+
+def policy_weights(base: str, version: int, learner: str) -> str:
+    """The folder of one learner's copy of a policy's weights (HF files)."""
+    return f"{base}/policies/{version:08d}/{learner}"
+
+
+def checkpoints(base: str) -> str:
+    return f"{base}/checkpoints"
+
+
+def checkpoint_manifest(base: str, step: int) -> str:
+    return f"{base}/checkpoints/{step:08d}/manifest.json"
+
+
+def checkpoint_files(base: str, step: int, learner: str) -> str:
+    return f"{base}/checkpoints/{step:08d}/{learner}"
+
+
+def channel(name: str, channel_name: str) -> str:
+    return f"registry/{name}/{channel_name}.json"

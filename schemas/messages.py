@@ -1,0 +1,53 @@
+"""Messages for people and templates, shaped like the field's chat format.
+
+Made by environments and agents (rollout) and by demonstration files; eaten by the chat formats in `models`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A request of the model to run one tool."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a conversation. `name` is the tool's name in a tool message."""
+
+    role: Role
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+    tool_call_id: str = ""
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """What a model is told of a tool: name, purpose, and the JSON Schema of its arguments (an object schema)."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def to_json(message: Message) -> dict[str, Any]:
+    """The message as the JSON object that data files and shards hold; empty fields are left out."""
+    out: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        out["tool_calls"] = [
+            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+            for c in message.tool_calls
+        ]
+    if message.name:
+        out["name"] = message.name
+    if message.tool_call_id:
+        out["tool_call_id"] = message.tool_call_id
+    return out

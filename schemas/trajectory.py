@@ -1,0 +1,223 @@
+"""One episode of an agent as it was: facts only, one row of a shard.
+
+Made by rollout workers (`rollout`), sealed into shards by `storage.shards`, eaten by the learner (`trainer`) and audits.
+Advantages are no facts: the learner derives them from rewards when it forms a batch.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from schemas.version import SCHEMA_VERSION
+
+
+class Status(StrEnum):
+    """How an episode ended."""
+
+    SUCCEEDED = "succeeded"
+    """The environment or the agent ended it."""
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    """The context was full, or a turn ran into its token limit."""
+    TIMEOUT = "timeout"
+    """The whole episode ran past its deadline."""
+    ENVIRONMENT_TIMEOUT = "environment_timeout"
+    """One call of the environment, a tool or a reward ran past its deadline."""
+    ENVIRONMENT_ERROR = "environment_error"
+    """The environment, a tool or a reward raised or returned what it must not."""
+    FLOODED = "flooded"
+    """The environment returned more text than an observation may hold."""
+    ENGINE_ERROR = "engine_error"
+
+
+FAILED = frozenset(
+    {Status.ENVIRONMENT_TIMEOUT, Status.ENVIRONMENT_ERROR, Status.FLOODED, Status.TIMEOUT, Status.ENGINE_ERROR}
+)
+"""Statuses of attempts that are never trained; they are retried as the next attempt."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One sampled assistant turn and the environment's answer to it. `start` and `end` are token positions."""
+
+    start: int
+    end: int
+    reward: float
+    generate_seconds: float
+    queue_seconds: float
+    tool_seconds: float
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One attempt at one sample of one group. T = number of tokens in the stream."""
+
+    id: str
+    """`<group>-<sample>-<attempt>`, unique in a run's RL stage."""
+    run: str
+    group: int
+    sample: int
+    attempt: int
+    task_id: str
+    task_digest: str
+    seed: int
+    worker: str
+    tokens: tuple[int, ...]
+    """[T] every token fed or sampled, in order, never re-tokenized."""
+    mask: tuple[bool, ...]
+    """[T] true where the policy sampled the token: these are trained."""
+    logprobs: tuple[float, ...]
+    """[T] float32 log-prob under the policy that sampled it; 0 where not sampled."""
+    version_starts: tuple[int, ...]
+    """Positions at which a run of tokens sampled by one policy version starts, ascending."""
+    versions: tuple[int, ...]
+    """The policy version of each such run."""
+    segment_starts: tuple[int, ...]
+    """Positions at which the stream starts anew because a template would have rewritten history; (0,) as a rule."""
+    turns: tuple[Turn, ...]
+    reward: float
+    components: tuple[tuple[str, float], ...]
+    """Named parts of the reward."""
+    status: str
+    detail: str
+    """The cause of a failed status in words, else empty."""
+    generate_seconds: float
+    tool_seconds: float
+    queue_seconds: float
+    messages: str
+    """JSON list of the messages, for people."""
+    sampling: str
+    """JSON object of the sampling parameters."""
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest policy version among the sampled tokens: what staleness is counted from."""
+        return min(self.versions)
+
+    @property
+    def newest_version(self) -> int:
+        return max(self.versions)
+
+    @property
+    def failed(self) -> bool:
+        """Whether this attempt can't be trained. An episode without a sampled token can't either."""
+        return self.status in FAILED or not any(self.mask)
+
+
+_TURN = pa.struct(
+    [
+        ("start", pa.int32()),
+        ("end", pa.int32()),
+        ("reward", pa.float32()),
+        ("generate_seconds", pa.float64()),
+        ("queue_seconds", pa.float64()),
+        ("tool_seconds", pa.float64()),
+    ]
+)
+_COMPONENT = pa.struct([("name", pa.string()), ("value", pa.float32())])
+
+COLUMNS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("run", pa.string()),
+        ("group", pa.int64()),
+        ("sample", pa.int32()),
+        ("attempt", pa.int32()),
+        ("task_id", pa.string()),
+        ("task_digest", pa.string()),
+        ("seed", pa.int64()),
+        ("worker", pa.string()),
+        ("tokens", pa.list_(pa.int32())),
+        ("mask", pa.list_(pa.bool_())),
+        ("logprobs", pa.list_(pa.float32())),
+        ("version_starts", pa.list_(pa.int32())),
+        ("versions", pa.list_(pa.int32())),
+        ("segment_starts", pa.list_(pa.int32())),
+        ("turns", pa.list_(_TURN)),
+        ("reward", pa.float32()),
+        ("components", pa.list_(_COMPONENT)),
+        ("status", pa.string()),
+        ("detail", pa.string()),
+        ("generate_seconds", pa.float64()),
+        ("tool_seconds", pa.float64()),
+        ("queue_seconds", pa.float64()),
+        ("messages", pa.string()),
+        ("sampling", pa.string()),
+    ]
+)
+"""The columns of a shard, without its metadata."""
+
+
+@dataclass(frozen=True)
+class ShardMetadata:
+    """What holds for every row of a shard; stored as the Arrow schema's metadata."""
+
+    tokenizer: str
+    """Digest of the tokenizer."""
+    chat_format: str
+    """Digest of the chat format."""
+    code: str
+    engine: str
+    schema_version: int = SCHEMA_VERSION
+
+    def encode(self) -> dict[bytes, bytes]:
+        return {f"headrace.{k}".encode(): str(v).encode() for k, v in asdict(self).items()}
+
+    @classmethod
+    def decode(cls, raw: Mapping[bytes, bytes] | None) -> "ShardMetadata":
+        """Raises KeyError where a field is missing and ValueError where the version is no number."""
+        values = {f.name: (raw or {})[f"headrace.{f.name}".encode()].decode() for f in fields(cls)}
+        return cls(**{**values, "schema_version": int(values["schema_version"])})  # type: ignore[arg-type]
+
+
+def to_table(rows: Sequence[Trajectory], metadata: ShardMetadata) -> pa.Table:
+    """The rows as an Arrow table with the shard's schema and metadata."""
+    columns: dict[str, list[Any]] = {f.name: [getattr(r, f.name) for r in rows] for f in fields(Trajectory)}
+    columns["turns"] = [[asdict(t) for t in r.turns] for r in rows]
+    columns["components"] = [[{"name": n, "value": v} for n, v in r.components] for r in rows]
+    return pa.table(columns, schema=COLUMNS.with_metadata(metadata.encode()))
+
+
+def from_table(table: pa.Table) -> list[Trajectory]:
+    """The table's rows; the inverse of `to_table`."""
+    return [_row(r) for r in table.to_pylist()]
+
+
+def _row(raw: dict[str, Any]) -> Trajectory:
+    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    plain["turns"] = tuple(Turn(**t) for t in raw["turns"])
+    plain["components"] = tuple((c["name"], c["value"]) for c in raw["components"])
+    return Trajectory(**plain)
+
+
+_ARRAYS = {
+    "tokens": "<i4",
+    "mask": "u1",
+    "logprobs": "<f4",
+    "version_starts": "<i4",
+    "versions": "<i4",
+    "segment_starts": "<i4",
+}
+
+
+def row_digest(row: Trajectory) -> str:
+    """SHA-256 of one row: canonical JSON of its scalar fields, then each array's length and little-endian bytes.
+
+    Floats are float32 where the column is, so that a row read back from a shard has the digest it had when written.
+    """
+    scalars = {f.name: getattr(row, f.name) for f in fields(row) if f.name not in (*_ARRAYS, "turns", "components")}
+    scalars["reward"] = float(np.float32(row.reward))
+    scalars["turns"] = [asdict(t) | {"reward": float(np.float32(t.reward))} for t in row.turns]
+    scalars["components"] = [[n, float(np.float32(v))] for n, v in row.components]
+    out = hashlib.sha256(json.dumps(scalars, sort_keys=True, separators=(",", ":")).encode())
+    for name, dtype in _ARRAYS.items():
+        data = np.asarray(getattr(row, name), dtype=dtype)
+        out.update(f"{name}:{data.size}:".encode())
+        out.update(data.tobytes())
+    return out.hexdigest()

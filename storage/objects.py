@@ -1,0 +1,113 @@
+"""The object store that everything meets in: whole objects, conditional writes, nothing else.
+
+Backends: a local folder (`storage.folder`) and memory (`storage.memory`). What they promise is what a cloud object store
+with generations can promise, so nothing may lean on local paths.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from schemas.digest import canonical_json
+from schemas.errors import HeadraceError, RequestError
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object as it was read."""
+
+    data: bytes
+    generation: int
+
+
+@dataclass(frozen=True)
+class Stat:
+    """Size in bytes and generation of an object."""
+
+    size: int
+    generation: int
+
+
+class ObjectExists(HeadraceError):
+    """A create met an object that is there."""
+
+
+class ObjectMissing(HeadraceError):
+    """A read met no object."""
+
+
+class GenerationMismatch(HeadraceError):
+    """A swap met another generation than the one it expected."""
+
+
+class ObjectStore(Protocol):
+    """Objects under '/'-separated keys. Every write becomes visible whole or not at all.
+
+    A generation is a positive number that changes with every write of a key.
+    """
+
+    url: str
+    """What `storage.open.open_store` opens this store by, in this or another process."""
+
+    def put(self, key: str, data: bytes) -> int:
+        """Write or overwrite; returns the new generation."""
+        ...
+
+    def create(self, key: str, data: bytes) -> int:
+        """Write only if absent, else ObjectExists; exactly one of several racing callers succeeds."""
+        ...
+
+    def swap(self, key: str, data: bytes, generation: int) -> int:
+        """Overwrite only if the object stands at `generation` (0: absent), else GenerationMismatch."""
+        ...
+
+    def get(self, key: str) -> Stored:
+        """The whole object and its generation; ObjectMissing."""
+        ...
+
+    def read(self, key: str, start: int, length: int) -> bytes:
+        """At most `length` bytes from `start`; ObjectMissing."""
+        ...
+
+    def head(self, key: str) -> Stat | None:
+        """Size and generation, or None."""
+        ...
+
+    def list(self, prefix: str, after: str = "", limit: int | None = None) -> list[str]:
+        """Keys that start with `prefix` and are greater than `after`, sorted as text."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; an absent one is fine."""
+        ...
+
+
+_PART = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*")
+
+
+def check_key(key: str) -> str:
+    """The key itself; RequestError where it is not '/'-separated parts of plain characters."""
+    if not all(_PART.fullmatch(part) for part in key.split("/")):
+        raise RequestError(
+            f"`{key}` is no store key: use letters, digits and . _ = @ + - in parts that start with none of '.'"
+        )
+    return key
+
+
+def find(store: ObjectStore, key: str) -> Stored | None:
+    """The object, or None where there is none."""
+    try:
+        return store.get(key)
+    except ObjectMissing:
+        return None
+
+
+def get_json(store: ObjectStore, key: str) -> Any:
+    """The JSON value in an object."""
+    return json.loads(store.get(key).data)
+
+
+def create_json(store: ObjectStore, key: str, value: Any) -> int:
+    """Create an object with a value's canonical JSON."""
+    return store.create(key, canonical_json(value))

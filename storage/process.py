@@ -1,0 +1,73 @@
+"""The edge of a spawned process: JSON lines out, a polite stop in, exit codes, and death with its parent."""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from schemas.errors import HeadraceError
+
+_stop = threading.Event()
+_print_lock = threading.Lock()
+_PR_SET_PDEATHSIG = 1
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Print one event as a JSON line for the supervisor."""
+    line = json.dumps({"event": event, **fields}, default=str)
+    with _print_lock:
+        print(line, flush=True)
+
+
+def stop_requested() -> bool:
+    """Whether somebody asked this process to finish what is safe and leave."""
+    return _stop.is_set()
+
+
+def request_stop() -> None:
+    """Ask this process to stop, as SIGTERM does."""
+    _stop.set()
+
+
+def run_process(main: Callable[[argparse.Namespace], int | None], parser: argparse.ArgumentParser) -> None:
+    """Run a process's `main` and exit with its code; failures leave as one `error` event.
+
+    SIGTERM and SIGINT only set the stop flag. The process ends itself when its parent dies.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: _stop.set())
+    signal.signal(signal.SIGINT, lambda *_: _stop.set())
+    _die_with_parent()
+    args = parser.parse_args()
+    try:
+        code = main(args) or 0
+    except HeadraceError as error:
+        emit("error", kind=type(error).__name__, message=str(error), exit_code=error.exit_code)
+        code = error.exit_code
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        emit("error", kind=type(error).__name__, message=message, exit_code=1, traceback=traceback.format_exc())
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a hung user thread must not hold a finished process
+
+
+def _die_with_parent() -> None:
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    """The parent may have died before prctl, and other systems have no such call."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

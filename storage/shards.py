@@ -1,0 +1,122 @@
+"""Shards: immutable Arrow IPC files of trajectories, one worker each, numbered without gaps.
+
+A trajectory counts from the moment its shard is sealed. A learner that ends a run puts an end marker at a worker's next
+number; a writer that meets it stops, so that no row can arrive after the closing record.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from schemas import keys
+from schemas.errors import HeadraceError
+from schemas.trajectory import COLUMNS, ShardMetadata, Trajectory, from_table, to_table
+from schemas.version import SCHEMA_VERSION
+from storage.objects import ObjectExists, ObjectStore
+
+END_MARKER = b"headrace: this worker's shards end here\n"
+"""What stands at the sequence number after a worker's last shard once a run has ended."""
+
+
+class UnreadableShard(HeadraceError):
+    """The bytes are no shard of ours; `reason` says why in a few words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class WriterEnded(HeadraceError):
+    """The run ended without this writer's last rows: it must stop."""
+
+
+def encode_shard(rows: Sequence[Trajectory], metadata: ShardMetadata) -> bytes:
+    """The rows as an Arrow IPC file, compressed with zstd."""
+    table = to_table(rows, metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
+    """Metadata and rows of a shard; UnreadableShard for anything else (truncated, damaged, of another version)."""
+    try:
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        metadata = ShardMetadata.decode(table.schema.metadata)
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableShard(f"truncated or damaged: {error}") from error
+    except (KeyError, ValueError) as error:
+        raise UnreadableShard(f"no shard metadata: {error}") from error
+    if metadata.schema_version != SCHEMA_VERSION:
+        raise UnreadableShard(
+            f"written with schema version {metadata.schema_version}, this program reads {SCHEMA_VERSION}"
+        )
+    if not table.schema.equals(COLUMNS, check_metadata=False):
+        raise UnreadableShard("its columns are not those of a shard")
+    return metadata, from_table(table)
+
+
+class ShardWriter:
+    """Collects finished trajectories of one worker and seals them as its next shard."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        base: str,
+        worker: str,
+        metadata: ShardMetadata,
+        *,
+        seal_rows: int,
+        seal_bytes: int,
+        seal_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._base, self._worker, self._metadata = store, base, worker, metadata
+        self._limits = (seal_rows, seal_bytes, seal_seconds)
+        self._clock = clock
+        self._rows: list[Trajectory] = []
+        self._bytes = 0
+        self._born = 0.0
+        self.next_seq = 0
+
+    @property
+    def pending(self) -> int:
+        """Rows that are not sealed yet."""
+        return len(self._rows)
+
+    def add(self, row: Trajectory) -> None:
+        """Keep a finished trajectory for the next shard."""
+        if not self._rows:
+            self._born = self._clock()
+        self._rows.append(row)
+        self._bytes += 9 * len(row.tokens) + len(row.messages) + 500
+
+    def due(self, *, idle: bool = False) -> bool:
+        """Whether the shard should be sealed now. With nothing in flight (`idle`) it is sealed at once."""
+        rows, size, seconds = self._limits
+        full = len(self._rows) >= rows or self._bytes >= size
+        return bool(self._rows) and (idle or full or self._clock() - self._born >= seconds)
+
+    def seal(self) -> int:
+        """Write the pending rows as one shard; returns their number. Raises WriterEnded at the end marker.
+
+        Rows added by other threads while this runs belong to the next shard.
+        """
+        rows, self._rows, self._bytes = self._rows, [], 0
+        if not rows:
+            return 0
+        key, data = keys.shard(self._base, self._worker, self.next_seq), encode_shard(rows, self._metadata)
+        try:
+            self._store.create(key, data)
+        except ObjectExists as error:
+            found = self._store.get(key).data
+            if found == END_MARKER:
+                raise WriterEnded(
+                    f"the run ended before {len(rows)} rows of worker {self._worker} were sealed"
+                ) from error
+            if found != data:
+                raise HeadraceError(f"{key} was written by somebody else: worker ids must be unique") from error
+        self.next_seq += 1
+        return len(rows)

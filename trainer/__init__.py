@@ -1,0 +1,1 @@
+"""Arrays: losses, batches, staleness, the learner and its ledger. Never imports rollout."""

@@ -1,0 +1,70 @@
+"""What a step says of itself in the field's names: staleness, in flight and in queue; idle shares; reward."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from schemas.ledger import Disposition, LedgerRow
+from trainer.assembler import Row
+from trainer.record import StepRows
+
+
+def staleness(rows: Sequence[LedgerRow]) -> dict[str, float]:
+    """`off_policy/*` of a step, in optimizer updates: total = in flight + in queue; dropped rows counted."""
+    trained = [r for r in rows if r.disposition == Disposition.TRAINED and r.staleness is not None]
+    total = np.array([r.staleness or 0 for r in trained], dtype=np.float64)
+    flight = np.array([r.in_flight or 0 for r in trained], dtype=np.float64)
+    dropped = sum(r.disposition == Disposition.STALE and r.trajectory is not None for r in rows)
+    named = {"off_policy": total, "off_policy/in_flight": flight, "off_policy/in_queue": total - flight}
+    out = {f"{k}/{f.__name__}": float(f(v)) if v.size else 0.0 for k, v in named.items() for f in (np.mean, np.max)}
+    return out | {"off_policy/dropped": float(dropped)}
+
+
+def batch(rows: Sequence[Row]) -> dict[str, float]:
+    """Reward, success, length and worker spread of a batch."""
+    if not rows:
+        return {"reward": 0.0, "success": 0.0, "tokens": 0.0, "length": 0.0}
+    rewards = np.array([r.trajectory.reward for r in rows])
+    lengths = np.array([len(r.trajectory.tokens) for r in rows])
+    return {
+        "reward": float(rewards.mean()),
+        "success": float((rewards >= 1.0).mean()),
+        "tokens": float(lengths.sum()),
+        "length": float(lengths.mean()),
+        "two_versions": float(np.mean([len(set(r.trajectory.versions)) > 1 for r in rows])),
+    }
+
+
+class Clock:
+    """Shares of time: how long the learner worked and how long it waited for rows, over the last steps."""
+
+    def __init__(self, steps: int = 20) -> None:
+        self._steps: deque[tuple[float, float]] = deque(maxlen=steps)
+        self._mark = time.monotonic()
+        self._waited = 0.0
+
+    def waited(self) -> None:
+        """The time since the last mark was spent waiting."""
+        now = time.monotonic()
+        self._waited += now - self._mark
+        self._mark = now
+
+    def worked(self) -> tuple[float, float]:
+        """The time since the last mark was spent on a step; returns (busy, waited) seconds of that step."""
+        now = time.monotonic()
+        step = (now - self._mark, self._waited)
+        self._steps.append(step)
+        self._mark, self._waited = now, 0.0
+        return step
+
+    def idle_ratio(self) -> float:
+        """`trainer/idle_ratio`: waited / (waited + busy)."""
+        busy, waited = (sum(s[i] for s in self._steps) for i in (0, 1))
+        return waited / (busy + waited) if busy + waited else 0.0
+
+
+def summary(step: StepRows) -> dict[str, float]:
+    """All of a step's figures that need no arrays of the learner."""
+    return batch(step.batch) | staleness(step.ledger)

@@ -1,0 +1,72 @@
+"""Publishing policies: weights under the learner's own folder first, then the manifest that makes them the policy.
+
+The first manifest of a version stands. Weights of old versions are removed; their manifests stay.
+"""
+
+from dataclasses import dataclass
+
+from models.config import DecoderConfig
+from models.pure import Params
+from models.stored import save_weights
+from models.tokenizer import Tokenizer
+from schemas import keys
+from schemas.manifest import PolicyManifest, Probe
+from storage.objects import ObjectExists, ObjectStore, find
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Publishes the policies of one RL stage for one learner."""
+
+    store: ObjectStore
+    base: str
+    run: str
+    learner: str
+    config: DecoderConfig
+    tokenizer: Tokenizer
+    dtype: str
+    keep: int
+    """Newest versions whose weights are kept beside those of checkpoints."""
+
+    def publish(self, params: Params, version: int, step: int, ledger_head: str, probe: Probe) -> PolicyManifest:
+        """Make these parameters policy `version`, unless that version is published already; returns what stands."""
+        standing = self.read(version)
+        if standing is not None:
+            return standing
+        prefix = keys.policy_weights(self.base, version, self.learner)
+        origin = f"{self.run}@{step}"
+        weights = save_weights(self.store, prefix, self.config, params, self.tokenizer, self.dtype, origin)
+        manifest = PolicyManifest(
+            version=version,
+            step=step,
+            learner=self.learner,
+            weights=weights,
+            dtype=self.dtype,
+            ledger_head=ledger_head,
+            probe=probe,
+        )
+        try:
+            self.store.create(keys.policy_manifest(self.base, version), manifest.to_bytes())
+        except ObjectExists:
+            return self._standing(version)
+        return manifest
+
+    def read(self, version: int) -> PolicyManifest | None:
+        """The manifest of a published version."""
+        key = keys.policy_manifest(self.base, version)
+        stored = find(self.store, key)
+        return PolicyManifest.from_bytes(stored.data, key) if stored else None
+
+    def _standing(self, version: int) -> PolicyManifest:
+        key = keys.policy_manifest(self.base, version)
+        return PolicyManifest.from_bytes(self.store.get(key).data, key)
+
+    def retire(self, version: int, kept: set[int]) -> None:
+        """Remove the weights of the version that falls out of the newest `keep`, unless a checkpoint needs them."""
+        old = version - self.keep
+        if old < 0 or old in kept:
+            return
+        manifest = self.read(old)
+        if manifest is not None:
+            for key in self.store.list(f"{manifest.weights.prefix}/"):
+                self.store.delete(key)

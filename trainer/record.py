@@ -1,0 +1,98 @@
+"""From a selection to the ledger record of a step: every row that ends here, with its one disposition."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from schemas.ledger import Disposition, Kind, LedgerRow
+from trainer.assembler import GroupAssembler, Row
+from trainer.staleness import Selection
+
+Advantage = Callable[[np.ndarray], np.ndarray]
+"""[G] rewards of a group's survivors → [G] advantages."""
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The batch of a step and the rows of its record."""
+
+    batch: tuple[Row, ...]
+    """Trained rows by (group, sample), never by arrival."""
+    advantages: tuple[float, ...]
+    ledger: tuple[LedgerRow, ...]
+
+
+def step_rows(
+    selection: Selection,
+    assembler: GroupAssembler,
+    version: int,
+    advantage: Advantage,
+    aside: Sequence[tuple[Row, Disposition, str]],
+    unreadable: Iterable[tuple[str, int, str]],
+) -> StepRows:
+    """Everything that ends at the step whose version is `version`."""
+    batch: list[Row] = []
+    advantages: list[float] = []
+    rest: list[LedgerRow] = []
+    for number in selection.train:
+        group = assembler.get(number)
+        survivors = group.survivors()
+        rewards = np.array([r.trajectory.reward for r in survivors], dtype=np.float64)
+        batch += survivors
+        advantages += [float(np.float32(a)) for a in advantage(rewards)]
+        rest += [ended(r, Disposition.FAILED, r.trajectory.detail) for r in group.failures]
+        rest.append(LedgerRow(Kind.GROUP, group=number, disposition=Disposition.TRAINED))
+    for number, (disposition, reason) in selection.settle.items():
+        rest += _settled(assembler, number, disposition, reason)
+    rest += [ended(row, disposition, reason) for row, disposition, reason in aside]
+    rest += unreadable_rows(unreadable)
+    trained = [_trained(r, i, a, version) for i, (r, a) in enumerate(zip(batch, advantages, strict=True))]
+    return StepRows(tuple(batch), tuple(advantages), (*trained, *rest))
+
+
+def _settled(assembler: GroupAssembler, number: int, disposition: Disposition, reason: str) -> list[LedgerRow]:
+    group = assembler.get(number)
+    rows = [ended(r, disposition, reason) for r in group.survivors()]
+    rows += [ended(r, Disposition.FAILED, r.trajectory.detail) for r in group.failures]
+    return [*rows, LedgerRow(Kind.GROUP, group=number, disposition=disposition, reason=reason)]
+
+
+def ended(row: Row, disposition: Disposition, reason: str) -> LedgerRow:
+    """The ledger row of a trajectory that ends without being trained."""
+    return LedgerRow(**_identity(row), disposition=disposition, reason=reason or None)
+
+
+def unreadable_rows(shards: Iterable[tuple[str, int, str]]) -> list[LedgerRow]:
+    """One entry for each shard that can't be read: worker, number, reason."""
+    return [LedgerRow(Kind.SHARD, worker=worker, seq=seq, reason=reason) for worker, seq, reason in shards]
+
+
+def _trained(row: Row, position: int, advantage: float, version: int) -> LedgerRow:
+    t = row.trajectory
+    return LedgerRow(
+        **_identity(row),
+        disposition=Disposition.TRAINED,
+        position=position,
+        staleness=version - t.oldest_version,
+        in_flight=t.newest_version - t.oldest_version,
+        advantage=advantage,
+        weight=1.0,
+    )
+
+
+def _identity(row: Row) -> dict[str, object]:
+    t = row.trajectory
+    worker, seq, place = row.place
+    return {
+        "kind": Kind.TRAJECTORY,
+        "group": t.group,
+        "sample": t.sample,
+        "attempt": t.attempt,
+        "trajectory": t.id,
+        "task_id": t.task_id,
+        "worker": worker,
+        "seq": seq,
+        "row": place,
+        "row_digest": row.digest,
+    }

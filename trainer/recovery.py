@@ -1,0 +1,94 @@
+"""Recovery is replay: the newest whole checkpoint, then every ledger record after it, from the stored shards.
+
+Replay publishes nothing. Each policy that was published is compared with what replay gives; in the same numerics
+environment they must be equal to the bit.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from schemas import keys
+from schemas.errors import RunStopped
+from schemas.ledger import LedgerRow
+from schemas.manifest import CheckpointManifest
+from schemas.trajectory import row_digest
+from storage.ledger import Entry, read_entry
+from storage.objects import ObjectStore, find
+from storage.shards import UnreadableShard, decode_shard
+from trainer.assembler import Row
+from trainer.progress import Bounds, Progress
+from trainer.record import StepRows
+
+
+def newest_checkpoint(store: ObjectStore, base: str) -> CheckpointManifest | None:
+    """The checkpoint with the highest step whose manifest is there: manifests come last, so it is whole."""
+    found = [k for k in store.list(f"{keys.checkpoints(base)}/") if k.endswith("/manifest.json")]
+    return CheckpointManifest.from_bytes(store.get(found[-1]).data, found[-1]) if found else None
+
+
+@dataclass
+class ShardCache:
+    """Rows of the shards that replay touches, read once."""
+
+    store: ObjectStore
+    base: str
+
+    def __post_init__(self) -> None:
+        self._rows: dict[tuple[str, int], list[Row]] = {}
+
+    def row(self, entry: LedgerRow) -> Row:
+        """The stored row that a ledger row names; RunStopped if it can't be read or is another."""
+        if entry.worker is None or entry.seq is None or entry.row is None:
+            raise RunStopped(f"a trained row of the ledger of {self.base} names no shard: run `headrace audit verify`")
+        rows = self._shard(entry.worker, entry.seq)
+        key = keys.shard(self.base, entry.worker, entry.seq)
+        if entry.row >= len(rows):
+            raise RunStopped(f"the shard {key} has no row {entry.row}, which the ledger trained: the shard was changed")
+        row = rows[entry.row]
+        if row.digest != entry.row_digest:
+            raise RunStopped(
+                f"row {entry.row} of the shard {key} is not the one that was trained: the shard was changed"
+            )
+        return row
+
+    def _shard(self, worker: str, seq: int) -> list[Row]:
+        if (worker, seq) not in self._rows:
+            key = keys.shard(self.base, worker, seq)
+            stored = find(self.store, key)
+            if stored is None:
+                raise RunStopped(f"the shard {key}, which the ledger trained from, is gone: restore it to go on")
+            try:
+                _, rows = decode_shard(stored.data)
+            except UnreadableShard as error:
+                raise RunStopped(
+                    f"the shard {key}, which the ledger trained from, is {error.reason}: restore it"
+                ) from error
+            self._rows[worker, seq] = [Row((worker, seq, i), t, row_digest(t)) for i, t in enumerate(rows)]
+        return self._rows[worker, seq]
+
+
+def replay(
+    store: ObjectStore,
+    base: str,
+    progress: Progress,
+    bounds: Bounds,
+    apply: Callable[[StepRows, Entry], None],
+) -> int:
+    """Apply every record from `progress.index` on; `apply` trains on a record's batch. Returns the records replayed."""
+    shards = ShardCache(store, base)
+    count = 0
+    while (entry := read_entry(store, base, progress.index)) is not None:
+        metadata = entry.record.metadata
+        if metadata.previous != progress.head:
+            raise RunStopped(
+                f"{keys.ledger(base, progress.index)} does not follow the record before it (hash chain broken): "
+                f"run `headrace audit verify`"
+            )
+        trained = entry.record.trained()
+        batch = tuple(shards.row(r) for r in trained)
+        advantages = tuple(r.advantage or 0.0 for r in trained)
+        if metadata.kind == "step":
+            apply(StepRows(batch, advantages, entry.record.rows), entry)
+        progress.apply(entry.record, entry.digest, bounds)
+        count += 1
+    return count
