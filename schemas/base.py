@@ -31,7 +31,7 @@ class Document(Section):
             version = _Versioned.model_validate_json(data).schema_version
             if version != SCHEMA_VERSION:
                 raise RequestError(
-                    f"{where} was written with schema version {version} and this program reads version {SCHEMA_VERSION}: "
+                    f"{where} was written with schema version {version}, this program reads {SCHEMA_VERSION}: "
                     f"use the headrace release that wrote it, or start a new run"
                 )
             return cls.model_validate_json(data)

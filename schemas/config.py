@@ -1,4 +1,5 @@
-"""The configuration of a run: one TOML file, checked before anything starts. The text under each field is its reference.
+"""The configuration of a run: one TOML file, checked before anything starts. The text under each field is its
+reference.
 
 Relative paths are taken from the configuration file's folder. `schemas.config_text` parses the file and the overrides.
 """
@@ -209,7 +210,7 @@ class RL(Section):
             raise ValueError(f"micro_batch must divide the batch of {rows} rows (groups_per_batch x group_size)")
         if self.publish_every > self.max_staleness + 1:
             raise ValueError(
-                f"publish_every = {self.publish_every} makes every sample older than max_staleness = {self.max_staleness} "
+                f"publish_every = {self.publish_every} makes samples older than max_staleness = {self.max_staleness} "
                 f"allows: publish at least every max_staleness + 1 updates"
             )
         return self
@@ -250,7 +251,8 @@ class Run(Section):
     name: Name
     """The run's name unless `--run` gives another."""
     root: str | None = None
-    """Where everything is stored: a folder or a store URL. `--root` and `HEADRACE_ROOT` go before it; default `./.headrace`."""
+    """Where everything is stored: a folder or a store URL. `--root` and `HEADRACE_ROOT` go before it; default
+    `./.headrace`."""
     seed: Count | None = None
     """Seeds everything that samples. Left out, the run's name seeds RL and evaluation, and warm-ups use 0."""
     model: Model
@@ -285,11 +287,9 @@ class Run(Section):
 
 # What a stage is not made from: changing these gives the same key (where and how fast, not what).
 _ROLLOUT_FREE = frozenset(
-    {
-        "workers", "max_concurrency", "slots", "decode_steps", "seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds",
-        "lease_seconds", "poll_seconds", "cores", "max_takeovers",
-    }
-)  # fmt: skip
+    {"workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
+)
+_ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
 _RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
 
 

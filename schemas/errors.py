@@ -1,4 +1,4 @@
-"""Errors are for people: one sentence that says what is wrong, where, and what to do, with the exit code it deserves."""
+"""Errors are for people: one sentence that says what is wrong, where, and what to do, with an exit code."""
 
 
 class HeadraceError(Exception):

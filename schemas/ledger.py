@@ -139,7 +139,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """The record in these bytes. Raises ValueError (with a sentence) where they are no record of this schema version."""
+    """The record in these bytes. ValueError, with the reason, where they are none of this schema version."""
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         raw: dict[str, Any] = json.loads((table.schema.metadata or {})[_METADATA])

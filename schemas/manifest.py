@@ -48,6 +48,10 @@ class RunManifest(Document):
     config_digest: str
     seed: int
     """The seed that sampling stages use: the configuration's, else derived from the run's name."""
+    folder: str = ""
+    """The folder of the configuration file: the user's own modules are imported from there."""
+    data: dict[str, str] = {}
+    """Setting (`rl.tasks`, `warm_up.<name>`, …) → key of its file in the store."""
     parents: tuple[Parent, ...] = ()
     initial: WeightsRef | None = None
     """Weights that RL starts from when they are not made by this run's warm-up (a champion, a checkpoint)."""

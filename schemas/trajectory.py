@@ -1,6 +1,7 @@
 """One episode of an agent as it was: facts only, one row of a shard.
 
-Made by rollout workers (`rollout`), sealed into shards by `storage.shards`, eaten by the learner (`trainer`) and audits.
+Made by rollout workers (`rollout`), sealed into shards by `storage.shards`, eaten by the learner (`trainer`) and
+audits.
 Advantages are no facts: the learner derives them from rewards when it forms a batch.
 """
 
@@ -190,7 +191,7 @@ def from_table(table: pa.Table) -> list[Trajectory]:
 
 
 def _row(raw: dict[str, Any]) -> Trajectory:
-    plain = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
     plain["turns"] = tuple(Turn(**t) for t in raw["turns"])
     plain["components"] = tuple((c["name"], c["value"]) for c in raw["components"])
     return Trajectory(**plain)

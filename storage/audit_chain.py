@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from schemas import keys
+from schemas.errors import AuditViolation
 from schemas.ledger import Disposition, Kind, LedgerRow, Record, decode, record_digest
 from schemas.manifest import RLSpec
 from storage.objects import ObjectStore, find
@@ -56,9 +57,22 @@ class Chain:
         for link in self.links:
             yield from ((link, row) for row in link.record.rows if row.kind == kind)
 
-    def find(self, digest: str) -> Link | None:
-        """The record with this digest."""
-        return next((link for link in self.links if link.digest == digest), None)
+    def by_digest(self) -> dict[str, Link]:
+        """The records by the digest that manifests and the next record name."""
+        return {link.digest: link for link in self.links}
+
+    def back_from(self, head: str) -> list[Link]:
+        """The records from the first to the one with this digest, found by walking the hash chain backwards.
+
+        Raises AuditViolation where the chain breaks.
+        """
+        known, found = self.by_digest(), []
+        while head:
+            if head not in known:
+                raise AuditViolation(f"the ledger of {self.base} has no record {head[:12]}: it was changed or removed")
+            found.append(known[head])
+            head = known[head].record.metadata.previous
+        return found[::-1]
 
     def until(self, index: int) -> list[Link]:
         """The records below a ledger index."""
@@ -78,7 +92,9 @@ def read_chain(store: ObjectStore, base: str, spec: RLSpec) -> Chain:
     chain, previous, expected = Chain(base), "", 0
     for index, key in _records(store, base, chain):
         if index != expected:
-            chain.violations.append(f"{keys.ledger(base, expected)} is missing though {key} is there: the ledger has a gap")
+            chain.violations.append(
+                f"{keys.ledger(base, expected)} is missing though {key} is there: the ledger has a gap"
+            )
         stored = find(store, key)
         if stored is None:
             chain.violations.append(f"{key} was removed while it was audited")
@@ -118,14 +134,9 @@ def _complaints(link: Link, key: str, steps: int, previous: str | None, spec: RL
     if metadata.step != steps:
         yield f"{key} says step {metadata.step} where step {steps} follows"
     if metadata.version != metadata.step:
-        yield f"{key} says policy version {metadata.version} before step {metadata.step}: a step raises the version by one"
+        yield f"{key} says policy version {metadata.version} before step {metadata.step}: they are equal"
     if metadata.parent != spec.initial.sha256:
-        yield f"{key} names other weights for version 0 than {keys.spec(chain_base(key))}"
+        yield f"{key} names other weights for version 0 than {keys.spec(key.rsplit('/ledger/', 1)[0])}"
     trained = bool(link.record.trained())
     if (metadata.kind == "close" and trained) or metadata.updates != int(trained):
         yield f"{key} says {metadata.updates} updates and has {len(link.record.trained())} trained rows"
-
-
-def chain_base(key: str) -> str:
-    """The RL stage's folder of a ledger key."""
-    return key.rsplit("/ledger/", 1)[0]

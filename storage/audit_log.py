@@ -56,14 +56,17 @@ def read_log(store: ObjectStore, base: str) -> Log:
     """Every row in the store. The order of reads matters on a live run: a worker registers before it writes, and
     announces a shard after it is sealed, so keys come first, registrations next, shards last.
     """
-    log, listed = Log(base), _listed(store, base)
+    log = Log(base)
+    listed = _listed(store, base, log)
     for state in _registrations(store, base, log):
         end = _read_worker(store, log, state)
         beyond = sorted(seq for seq in listed.pop(state.worker, ()) if seq > end)
         if beyond:
             log.violations.append(f"{_missing(base, state.worker, end, store)} though {beyond[0]:08d}.arrow is there")
         elif state.next_seq > end:
-            log.violations.append(f"{_missing(base, state.worker, end, store)} though its worker says it sealed {state.next_seq}")
+            log.violations.append(
+                f"{_missing(base, state.worker, end, store)} though its worker says it sealed {state.next_seq}"
+            )
     log.violations += [f"{keys.trajectories(base)}/{w} belongs to no registered worker" for w in sorted(listed)]
     if len(log.formats) > 1:
         log.violations.append(f"the shards of {base} name {len(log.formats)} different tokenizers or chat formats")
@@ -78,14 +81,16 @@ def read_rows(store: ObjectStore, base: str, worker: str, seq: int) -> list[Traj
     return decode_shard(stored.data)[1]
 
 
-def _listed(store: ObjectStore, base: str) -> dict[str, set[int]]:
+def _listed(store: ObjectStore, base: str, log: Log) -> dict[str, set[int]]:
     """Worker → the shard numbers that a listing shows."""
     found: dict[str, set[int]] = defaultdict(set)
     prefix = f"{keys.trajectories(base)}/"
     for key in store.list(prefix):
-        worker, _, name = key.removeprefix(prefix).partition("/")
-        match = re.fullmatch(r"(\d{8})\.arrow", name)
-        found[worker].add(int(match[1]) if match else -1)
+        match = re.fullmatch(r"([^/]+)/(\d{8})\.arrow", key.removeprefix(prefix))
+        if match:
+            found[match[1]].add(int(match[2]))
+        else:
+            log.violations.append(f"{key} does not belong among shards")
     return found
 
 

@@ -21,7 +21,7 @@ class Entry:
 
 
 def read_entry(store: ObjectStore, base: str, index: int) -> Entry | None:
-    """The record at a ledger index, or None where the ledger ends. RunStopped if it is damaged or of another version."""
+    """The record at a ledger index, or None where the ledger ends. RunStopped if it is damaged or foreign."""
     key = keys.ledger(base, index)
     stored = find(store, key)
     if stored is None:

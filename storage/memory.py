@@ -3,11 +3,11 @@
 import itertools
 import threading
 
-from storage.objects import GenerationMismatch, ObjectExists, ObjectMissing, Stat, Stored, check_key
+from storage.objects import GenerationMismatch, ObjectExists, ObjectMissing, Stat, Stored, check_key, check_prefix
 
 
 class MemoryStore:
-    """Objects in a dictionary under one lock; generations rise over the whole store."""
+    """Objects in a dictionary under one lock; generations rise over the whole store. It can't leave its process."""
 
     def __init__(self, name: str = "") -> None:
         self.url = f"memory://{name}"
@@ -27,7 +27,7 @@ class MemoryStore:
 
     def swap(self, key: str, data: bytes, generation: int) -> int:
         with self._lock:
-            standing = self._objects.get(key)
+            standing = self._objects.get(check_key(key))
             current = standing.generation if standing else 0
             if current != generation:
                 raise GenerationMismatch(f"{key} stands at generation {current}, not {generation}")
@@ -49,6 +49,7 @@ class MemoryStore:
         return Stat(len(stored.data), stored.generation) if stored else None
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> list[str]:
+        check_prefix(prefix)
         with self._lock:
             found = sorted(k for k in self._objects if k.startswith(prefix) and k > after)
         return found[:limit]
@@ -59,5 +60,5 @@ class MemoryStore:
 
     def _write(self, key: str, data: bytes) -> int:
         generation = next(self._generations)
-        self._objects[check_key(key)] = Stored(bytes(data), generation)
+        self._objects[check_key(key)] = Stored(data, generation)
         return generation

@@ -1,7 +1,7 @@
 """The object store that everything meets in: whole objects, conditional writes, nothing else.
 
-Backends: a local folder (`storage.folder`) and memory (`storage.memory`). What they promise is what a cloud object store
-with generations can promise, so nothing may lean on local paths.
+Backends: a local folder (`storage.folder`) and memory (`storage.memory`). What they promise is what a cloud object
+store with generations can promise, so nothing may lean on local paths.
 """
 
 import json
@@ -44,7 +44,9 @@ class GenerationMismatch(HeadraceError):
 class ObjectStore(Protocol):
     """Objects under '/'-separated keys. Every write becomes visible whole or not at all.
 
-    A generation is a positive number that changes with every write of a key.
+    A generation is a positive number that changes with every write of a key. Delete only what nobody writes any more:
+    what a write that races a delete leaves is undefined, and a key that is made anew may count its generations anew.
+    Keys that are refused (`check_key`) raise RequestError, a store that fails RunStopped.
     """
 
     url: str
@@ -86,13 +88,24 @@ class ObjectStore(Protocol):
 _PART = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*")
 
 
+def is_part(name: str) -> bool:
+    """Whether a name may stand between the '/' of a key."""
+    return _PART.fullmatch(name) is not None
+
+
 def check_key(key: str) -> str:
     """The key itself; RequestError where it is not '/'-separated parts of plain characters."""
-    if not all(_PART.fullmatch(part) for part in key.split("/")):
+    if not all(is_part(part) for part in key.split("/")):
         raise RequestError(
-            f"`{key}` is no store key: use letters, digits and . _ = @ + - in parts that start with none of '.'"
+            f"`{key}` is no store key: use letters, digits and . _ = @ + - in parts that don't start with a dot"
         )
     return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The folder (empty: the root) in or below which the keys with this prefix lie; RequestError if it is no key."""
+    folder, slash, _ = prefix.rpartition("/")
+    return check_key(folder) if slash else ""
 
 
 def find(store: ObjectStore, key: str) -> Stored | None:
@@ -108,6 +121,16 @@ def get_json(store: ObjectStore, key: str) -> Any:
     return json.loads(store.get(key).data)
 
 
+def put_json(store: ObjectStore, key: str, value: Any) -> int:
+    """Write or overwrite an object with a value's canonical JSON."""
+    return store.put(key, canonical_json(value))
+
+
 def create_json(store: ObjectStore, key: str, value: Any) -> int:
     """Create an object with a value's canonical JSON."""
     return store.create(key, canonical_json(value))
+
+
+def swap_json(store: ObjectStore, key: str, value: Any, generation: int) -> int:
+    """Swap an object that stands at `generation` for a value's canonical JSON."""
+    return store.swap(key, canonical_json(value), generation)

@@ -44,6 +44,7 @@ def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
     """Metadata and rows of a shard; UnreadableShard for anything else (truncated, damaged, of another version)."""
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        table.validate(full=True)
         metadata = ShardMetadata.decode(table.schema.metadata)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableShard(f"truncated or damaged: {error}") from error
@@ -55,7 +56,18 @@ def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
         )
     if not table.schema.equals(COLUMNS, check_metadata=False):
         raise UnreadableShard("its columns are not those of a shard")
+    if any(_has_nulls(chunk) for column in table.columns for chunk in column.chunks):
+        raise UnreadableShard("it has empty cells, which no writer makes")
     return metadata, from_table(table)
+
+
+def _has_nulls(array: pa.Array) -> bool:
+    """Whether a cell is empty at any depth: a flipped bit of a validity map does that."""
+    if array.null_count:
+        return True
+    if pa.types.is_list(array.type):
+        return _has_nulls(array.flatten())
+    return pa.types.is_struct(array.type) and any(_has_nulls(child) for child in array.flatten())
 
 
 class ShardWriter:

@@ -70,13 +70,14 @@ def candidates(progress: Progress, assembler: GroupAssembler, watch: ClaimWatch)
 def _candidate(number: int, assembler: GroupAssembler, watch: ClaimWatch) -> Candidate:
     group = assembler.get(number)
     whole = assembler.whole(number)
-    reason = "" if whole else watch.overdue(number)
+    overdue = "" if whole else watch.overdue(number)
+    died = next((r.trajectory.detail for r in group.failures), "")
     rewards = {r.trajectory.reward for r in group.samples.values()}
     return Candidate(
         group=number,
-        ready=whole or bool(reason),
+        ready=whole or bool(overdue),
         survivors=len(group.samples),
         oldest_version=group.oldest_version() if group.samples else 0,
         level=len(rewards) == 1,
-        reason=reason,
+        reason=overdue or died,
     )

@@ -97,7 +97,7 @@ class AgenticRLLearner:
         found = self.updater.params_digest()
         if found != standing.weights.sha256:
             raise RunStopped(
-                f"replaying {self.base} gave other weights for policy {standing.version} (digest {found[:12]}) than were "
+                f"replaying {self.base} gave other weights for policy {standing.version} ({found[:12]}) than were "
                 f"published ({standing.weights.sha256[:12]}): resume with the cores, devices and jax version that its "
                 f"checkpoints record"
             )
@@ -122,8 +122,7 @@ class AgenticRLLearner:
 
     def tick(self) -> bool:
         """Poll once and make a step if one can be made."""
-        if self.tail.poll(self._deliver):
-            self._report("polled", rows=sum(len(w.unread) for w in self.tail.workers.values()))
+        self.tail.poll(self._deliver)
         self.window.move(self.progress, self._published_version())
         open_groups = self.progress.open_groups()
         self.watch.refresh([g for g in open_groups if not self.assembler.whole(g)], self.tail)
@@ -199,7 +198,7 @@ class AgenticRLLearner:
 
     def _checkpoint_steps(self, version: int) -> set[int]:
         every = self.config.rl.checkpoint_every
-        return {v for v in range(0, version + 1, every)} | {self.bounds.steps}
+        return {*range(0, version + 1, every), self.bounds.steps}
 
     def _checkpoint(self) -> None:
         self.progress.note_cursor(self.tail.cursor(), len(self.tail.workers))
@@ -285,7 +284,7 @@ class AgenticRLLearner:
 
     def _empty_cause(self, rows: tuple[LedgerRow, ...]) -> str:
         reasons = [r.reason for r in rows if r.reason] or ["no group could be trained"]
-        return f"{self.progress.empty_steps} steps in a row had nothing to train; the last ones ended because: {reasons[-1]}"
+        return f"{self.progress.empty_steps} steps in a row had nothing to train; the last ended because: {reasons[-1]}"
 
 
 def _places(rows: tuple[LedgerRow, ...]) -> list[tuple[str, int, int]]:

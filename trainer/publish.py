@@ -3,14 +3,12 @@
 The first manifest of a version stands. Weights of old versions are removed; their manifests stay.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from models.config import DecoderConfig
-from models.pure import Params
-from models.stored import save_weights
-from models.tokenizer import Tokenizer
 from schemas import keys
-from schemas.manifest import PolicyManifest, Probe
+from schemas.manifest import PolicyManifest, Probe, WeightsRef
 from storage.objects import ObjectExists, ObjectStore, find
 
 
@@ -22,20 +20,20 @@ class Publisher:
     base: str
     run: str
     learner: str
-    config: DecoderConfig
-    tokenizer: Tokenizer
+    save: Callable[[str, Any, str], WeightsRef]
+    """(key prefix, parameters, origin) → the weights as stored."""
     dtype: str
     keep: int
     """Newest versions whose weights are kept beside those of checkpoints."""
 
-    def publish(self, params: Params, version: int, step: int, ledger_head: str, probe: Probe) -> PolicyManifest:
+    def publish(self, params: Any, version: int, step: int, ledger_head: str, probe: Probe) -> PolicyManifest:
         """Make these parameters policy `version`, unless that version is published already; returns what stands."""
         standing = self.read(version)
         if standing is not None:
             return standing
         prefix = keys.policy_weights(self.base, version, self.learner)
         origin = f"{self.run}@{step}"
-        weights = save_weights(self.store, prefix, self.config, params, self.tokenizer, self.dtype, origin)
+        weights = self.save(prefix, params, origin)
         manifest = PolicyManifest(
             version=version,
             step=step,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def _trained(row: Row, position: int, advantage: float, version: int) -> LedgerR
     )
 
 
-def _identity(row: Row) -> dict[str, object]:
+def _identity(row: Row) -> dict[str, Any]:
     t = row.trajectory
     worker, seq, place = row.place
     return {

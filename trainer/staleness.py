@@ -23,7 +23,7 @@ class Candidate:
     level: bool = False
     """All its rewards are equal."""
     reason: str = ""
-    """Why it is given up before it was whole, if it is."""
+    """Why it is given up before it was whole, or what its first failed attempt died of."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,8 @@ class StalenessPolicy:
     def evict(self, candidate: Candidate, version: int) -> tuple[Disposition, str] | None:
         """The end of a ready group that can't be trained, or None if it can."""
         if candidate.survivors < 2:
-            return (
-                Disposition.INCOMPLETE,
-                candidate.reason or f"{candidate.survivors} of its samples succeeded, two are needed",
-            )
+            cause = f" ({candidate.reason})" if candidate.reason else ""
+            return Disposition.INCOMPLETE, f"{candidate.survivors} of its samples succeeded, two are needed{cause}"
         lag = version - candidate.oldest_version
         if lag > self.bounds.max_staleness:
             return Disposition.STALE, f"its oldest token was {lag} updates old"

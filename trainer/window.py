@@ -79,6 +79,6 @@ class WindowWriter:
         foreign_close = window.closed and not wanted.closed and window.limit >= wanted.limit
         if (window.step, window.version) > (wanted.step, wanted.version) or foreign_close:
             raise Fenced(
-                f"learner {window.learner} has moved the window of {self._base} to step {window.step}: it has taken over, "
+                f"learner {window.learner} has moved the window of {self._base} to step {window.step}: it took over, "
                 f"this learner (at step {wanted.step}) stops"
             )

@@ -1,0 +1,12 @@
+# The command `headrace` on CPU. For accelerators install an extra instead: see "Hardware" in README.md.
+#   docker build -t headrace . && docker run --rm -v headrace:/data -v "$PWD:/config:ro" headrace run /config/run.toml
+FROM python:3.12-slim
+WORKDIR /opt/headrace
+COPY . .
+RUN pip install --no-cache-dir --constraint constraints.txt . \
+    && useradd --create-home headrace && mkdir /data && chown headrace /data
+USER headrace
+WORKDIR /data
+ENV HEADRACE_ROOT=/data
+VOLUME /data
+ENTRYPOINT ["headrace"]

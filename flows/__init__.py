@@ -1,0 +1,1 @@
+"""The pipeline as a Prefect flow, its deployments, and the command line."""

@@ -1,0 +1,100 @@
+"""The command line: which command was meant, and the edge where errors become one sentence and an exit code.
+
+Commands are imported when they run: `--help` imports none of them.
+"""
+
+import argparse
+import importlib
+import sys
+
+DONE, STOPPED = 0, 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command with its arguments; `module` is where it lives below `flows.commands`."""
+    top = argparse.ArgumentParser(prog="headrace", description="Post-training for tool-using agents.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = _command(commands, "run", "run a configuration to its end, or continue its run")
+    _config(run)
+    run.add_argument("--run", metavar="NAME", help="the run's name (default: the configuration's)")
+    _config(_command(commands, "validate", "check a configuration and all it names; nothing is written"))
+    status = _command(commands, "status", "how far runs are")
+    status.add_argument("run", nargs="?", metavar="RUN")
+    _json(status)
+    for name, help_text in (
+        ("eval", "success of a checkpoint on the held-out tasks"),
+        ("promote", "let the gate decide on a checkpoint"),
+    ):
+        _command(commands, name, help_text).add_argument("checkpoint", metavar="RUN[@STEP]")
+    _audit(commands)
+    for name, help_text in (
+        ("serve", "fire runs on a schedule from this process"),
+        ("deploy", "create a scheduled deployment on a work pool"),
+    ):
+        command = _command(commands, name, help_text)
+        _config(command)
+        command.add_argument("--cron", required=True, metavar="LINE", help="when to fire, such as '0 3 * * *'")
+        if name == "deploy":
+            command.add_argument("--work-pool", default="headrace", metavar="NAME")
+    return top
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        args = parser().parse_args(argv)
+    except SystemExit as error:
+        return int(error.code or 0)
+    try:
+        return importlib.import_module(f"flows.commands.{args.module}").main(args) or DONE
+    except KeyboardInterrupt:
+        print("headrace: stopped; the same command goes on from what is stored", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:
+        return STOPPED
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if code is None:
+            raise
+        print(f"headrace: {error}", file=sys.stderr)
+        return code
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, text: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(module="evaluate" if name == "eval" else name)
+    command.add_argument(
+        "--root", metavar="URL", help="the store (default: HEADRACE_ROOT, the configuration's, ./.headrace)"
+    )
+    return command
+
+
+def _config(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", metavar="CONFIG", help="a TOML file")
+    command.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="a.b=value", help="override a setting"
+    )
+
+
+def _json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    audit = commands.add_parser(
+        "audit", help="recount what the store promises", description="recount what the store promises"
+    )
+    kinds = audit.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for name, text, target in (
+        ("verify", "every trajectory has one end, nothing was changed", "run"),
+        ("checkpoint", "which trajectories trained a checkpoint", "checkpoint"),
+        ("trajectory", "the life of one trajectory", "run"),
+    ):
+        kind = _command(kinds, name, text)
+        kind.set_defaults(module="audit")
+        kind.add_argument(target, metavar="RUN[@STEP]" if target == "checkpoint" else "RUN")
+        if name == "trajectory":
+            kind.add_argument("trajectory", metavar="ID")
+        _json(kind)

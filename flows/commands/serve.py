@@ -1,0 +1,9 @@
+"""`headrace serve`: fire runs on a schedule from this process, until it is stopped."""
+
+import argparse
+
+from flows import schedule
+
+
+def main(args: argparse.Namespace) -> None:
+    schedule.serve(args.config, args.overrides, args.root, args.cron)

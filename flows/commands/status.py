@@ -1,0 +1,43 @@
+"""`headrace status`: how far a run is, or which runs there are."""
+
+import argparse
+import json
+from datetime import datetime
+from typing import Any
+
+from storage.open import open_store
+from tasks.request import root_url
+from tasks.status import runs, status
+
+
+def main(args: argparse.Namespace) -> None:
+    store = open_store(root_url(args.root))
+    if args.run is None:
+        found = runs(store)
+        print(json.dumps({"runs": found}, indent=2) if args.json else _list(found, store.url))
+    else:
+        one = status(store, args.run)
+        print(json.dumps(one, indent=2) if args.json else _text(one))
+
+
+def _list(found: list[dict[str, Any]], url: str) -> str:
+    if not found:
+        return f"no runs in {url}"
+    lines = [f"{datetime.fromtimestamp(r['created']):%Y-%m-%d %H:%M}  {r['state']:<12} {r['run']}" for r in found]
+    return "\n".join(lines)
+
+
+def _text(one: dict[str, Any]) -> str:
+    lines = [f"{one['run']}: {one['state']}" + (f" ({one['reason']})" if one["reason"] else "")]
+    lines += [f"  {s['name']:<12} {s['state']:<9} {s['key']}" for s in one["stages"]]
+    if (rl := one["rl"]) is not None:
+        ends = ", ".join(f"{n} {k}" for k, n in rl["dispositions"].items()) or "none yet"
+        lines.append(f"  step {rl['step']}/{rl['steps']}, policy {rl['policy_version']}; trajectories: {ends}")
+        staleness = rl["staleness"]
+        lines.append(f"  staleness {staleness['mean']:.2f} (max {staleness['max']}, bound {staleness['bound']})")
+    for e in one["evaluations"]:
+        interval = f"[{e['low']:.1%}, {e['high']:.1%}]"
+        success = f"success {e['success']:.1%} {interval} n={e['n']}"
+        lines.append(f"  {e['name']:<10} T={e['temperature']:g}  {success}  {e['checkpoint']}")
+    champion = one["champion"]
+    return "\n".join([*lines, f"  champion {champion['ref']}" if champion else "  no champion yet"])

@@ -1,0 +1,16 @@
+"""`headrace validate`: check a configuration and everything it names; nothing is written."""
+
+import argparse
+
+from tasks.environment import check_environment
+from tasks.initial import check_initial
+from tasks.record import read_run
+from tasks.request import load
+
+
+def main(args: argparse.Namespace) -> None:
+    request = load(args.config, args.overrides, root=args.root)
+    check_initial(request)
+    read_run(request.store, request.run)
+    check_environment(request)
+    print(f"{args.config} is valid: run {request.run} in {request.store.url}")

@@ -1,0 +1,59 @@
+"""The order of a run's stages. Each is done if the store does not have it; a stop drains what runs."""
+
+from schemas.errors import RunStopped
+from tasks import reinforce, session, stages, wanted
+from tasks.session import Session
+
+
+def drive(run: str) -> str:
+    """Drive an open run to its end inside a flow. Raises the first cause that stopped it."""
+    here = session.current(run)
+    try:
+        _warm_up(here)
+        _reinforce(here)
+        _evaluate(here)
+        _raise_cause(here)
+        stages.promote_stage.submit(run).result()
+        _raise_cause(here)
+    finally:
+        here.stop.set()
+    return "finished"
+
+
+def _warm_up(here: Session) -> None:
+    for stage in here.survey().warm_ups:
+        stages.warm_up_stage.submit(here.request.run, stage.name).result()
+        _raise_cause(here)
+        here.note_stages()
+
+
+def _reinforce(here: Session) -> None:
+    run = here.request.run
+    rl = here.survey().rl
+    if rl.state == "finished":
+        here.note_stages()
+        here.tell("rl", {"event": "skipped", "name": "rl", "key": rl.key})
+        return
+    base = reinforce.open_stage(here)
+    learner = stages.learn.submit(run, base)
+    workers = [stages.roll_out.submit(run, base, i) for i in range(here.request.config.rollout.workers)]
+    for future in [learner, *workers]:
+        future.result()
+    _raise_cause(here)
+
+
+def _evaluate(here: Session) -> None:
+    run = here.request.run
+    futures = [
+        stages.evaluate_stage.submit(run, key, f"{e.name}, {e.setting}, T={e.temperature:g}")
+        for key, e in wanted.evaluations(here).items()
+    ]
+    for future in futures:
+        future.result()
+
+
+def _raise_cause(here: Session) -> None:
+    if here.cause is not None:
+        raise here.cause
+    if here.stop.is_set():
+        raise RunStopped(f"run {here.request.run} was stopped: run again to go on")

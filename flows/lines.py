@@ -1,0 +1,96 @@
+"""What a run says, as plain lines: one per step at most once a second, and one for whatever is not routine."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from tasks.children import Event
+
+
+class Lines:
+    """Prints events to a stream; a sink of a session."""
+
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream or sys.stdout, clock
+        self._last: dict[str, float] = {}
+
+    def __call__(self, source: str, event: Event) -> None:
+        text = line(source, event)
+        if text and (event["event"] not in _OFTEN or self._due(source, event)):
+            print(text, file=self._stream, flush=True)
+
+    def _due(self, source: str, event: Event) -> bool:
+        """Whether it is time for another routine line; the last of a series is always due."""
+        last = (event.get("step") == event.get("steps") and "step" in event) or event.get("done") == event.get("n")
+        now, pause = self._clock(), _OFTEN[event["event"]]
+        if not last and now - self._last.get(source, -pause) < pause:
+            return False
+        self._last[source] = now
+        return True
+
+
+_OFTEN = {"step": 1.0, "sft": 3.0, "evaluation": 5.0}
+
+
+def line(source: str, event: Event) -> str:
+    """The event in words; empty for what is not worth a line."""
+    maker = _WORDS.get(event["event"])
+    return f"{source}: {maker(event)}" if maker else ""
+
+
+def _step(e: Event) -> str:
+    text = f"step {e.get('step')}/{e.get('steps', '?')}  reward {_number(e, 'reward')}  success {_share(e, 'success')}"
+    text += f"  staleness {_number(e, 'staleness_mean')} (max {e.get('staleness_max', 0):g})"
+    return text + f"  learner idle {_share(e, 'trainer_idle_ratio')}  {e.get('tokens_per_second', 0):,.0f} tokens/s"
+
+
+def _sft(e: Event) -> str:
+    text = f"step {e.get('step')}/{e.get('steps', '?')}  loss {_number(e, 'loss')}"
+    text += f"  accuracy {_share(e, 'accuracy')}" if "accuracy" in e else ""
+    return text + f"  {e.get('tokens_per_second', 0):,.0f} tokens/s"
+
+
+def _evaluation(e: Event) -> str:
+    return f"{e.get('done')}/{e.get('n')} problems  success {_share(e, 'success')}"
+
+
+def _stage(e: Event) -> str:
+    return f"started (key {e.get('key')})"
+
+
+def _skipped(e: Event) -> str:
+    return f"finished before (key {e.get('key')}), skipped"
+
+
+def _message(e: Event) -> str:
+    return str(e.get("message", ""))
+
+
+def _recovered(e: Event) -> str:
+    where = f"checkpoint {e['checkpoint']}" if e.get("checkpoint") is not None else "no checkpoint yet"
+    return f"at step {e.get('step')} ({where}, {e.get('replayed', 0)} ledger records replayed)"
+
+
+_WORDS: dict[str, Callable[[Event], str]] = {
+    "step": _step,
+    "sft": _sft,
+    "evaluation": _evaluation,
+    "stage": _stage,
+    "skipped": _skipped,
+    "restart": _message,
+    "error": _message,
+    "log": _message,
+    "gate": _message,
+    "recovered": _recovered,
+}
+
+
+def _number(e: Event, key: str) -> str:
+    value = e.get(key)
+    return f"{value:.3f}" if isinstance(value, int | float) else "–"
+
+
+def _share(e: Event, key: str) -> str:
+    value = e.get(key)
+    return f"{value:.1%}" if isinstance(value, int | float) else "–"

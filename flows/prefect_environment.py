@@ -1,0 +1,20 @@
+"""What Prefect must be told before it is imported. What the user has set stays."""
+
+import os
+
+DEFAULTS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
+    "DO_NOT_TRACK": "1",
+}
+QUIET = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+}
+
+
+def prepare(*, quiet: bool) -> None:
+    """Set the defaults; `quiet` leaves the terminal to our own progress."""
+    for key, value in (DEFAULTS | (QUIET if quiet else {})).items():
+        os.environ.setdefault(key, value)

@@ -1,0 +1,96 @@
+"""Schedules: a deployment of the flow whose every firing is a run of its own, starting from the champion.
+
+Overlap is refused twice: by Prefect's concurrency limit where its server can, and by the lease in the store always.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from flows import prefect_environment
+from schemas.errors import RequestError
+from tasks.environment import check_environment
+from tasks.initial import check_initial
+from tasks.request import Request, keep_data, load
+
+
+def serve(config: str, overrides: Sequence[str], root: str | None, cron: str) -> None:
+    """Serve the deployment from this process until it is stopped."""
+    request = _checked(config, overrides, root)
+    prefect_environment.prepare(quiet=False)
+    deployment = _deployment(request, cron)
+    _need_server("serve")
+    keep_data(request)
+    import prefect
+
+    prefect.serve(deployment, limit=2)
+
+
+def deploy(config: str, overrides: Sequence[str], root: str | None, cron: str, work_pool: str) -> str:
+    """Create the deployment on a work pool; returns its full name."""
+    request = _checked(config, overrides, root)
+    prefect_environment.prepare(quiet=False)
+    deployment = _deployment(request, cron, work_pool)
+    _need_server("deploy")
+    keep_data(request)
+    try:
+        deployment.apply()
+    except ValueError as error:
+        raise RequestError(
+            f"the work pool `{work_pool}` can't take the deployment ({error}): create it with "
+            f"`prefect work-pool create {work_pool} --type process`, or give --work-pool"
+        ) from error
+    return f"post-training/{request.run}"
+
+
+def parameters(request: Request) -> dict[str, Any]:
+    """The flow's parameters."""
+    return {
+        "config": request.config.model_dump(mode="json"),
+        "folder": str(request.folder),
+        "root": request.store.url,
+        "schedule": request.run,
+    }
+
+
+def _checked(config: str, overrides: Sequence[str], root: str | None) -> Request:
+    request = load(config, overrides, root=root)
+    check_initial(request)
+    check_environment(request)
+    return request
+
+
+def _deployment(request: Request, cron: str, work_pool: str | None = None) -> Any:
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
+    from prefect.deployments.runner import EntrypointType
+
+    from flows.post_training import post_training
+
+    _check_cron(cron)
+    return post_training.to_deployment(
+        name=request.run,
+        cron=cron,
+        parameters=parameters(request),
+        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        work_pool_name=work_pool,
+    )
+
+
+def _check_cron(cron: str) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+
+    try:
+        CronSchedule(cron=cron)
+    except ValueError as error:
+        raise RequestError(
+            f"--cron `{cron}` is not a cron line (such as '0 3 * * *' for every night at three)"
+        ) from error
+
+
+def _need_server(command: str) -> None:
+    from prefect.settings import get_current_settings
+
+    if not get_current_settings().api.url:
+        raise RequestError(
+            f"{command} needs a Prefect server: `prefect server start`, then set PREFECT_API_URL to its address"
+        )

@@ -1,0 +1,1 @@
+"""Models: the decoder, its weights in Hugging Face layout, tokenizers, and chat formats."""

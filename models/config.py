@@ -1,0 +1,138 @@
+"""What shape a decoder has, in Hugging Face's names, and how it is read from and written to `config.json`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.errors import RequestError
+
+ARCHITECTURES = ("LlamaForCausalLM",)
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3's stretching of the rotary frequencies (`rope_type` "llama3")."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The shape of a Llama-style decoder. Made by `from_hf` or by hand; hashable, so jitted functions key on it."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-5
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = None
+    eos_token_id: int | tuple[int, ...] | None = None
+    rope_scaling: RopeScaling | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise RequestError(
+                f"num_attention_heads ({self.num_attention_heads}) is not a multiple of num_key_value_heads"
+                f" ({self.num_key_value_heads}): choose head counts that divide."
+            )
+        if self.head_dim % 2:
+            raise RequestError(f"head_dim is {self.head_dim}, but rotary embeddings need an even one: choose another.")
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> "DecoderConfig":
+        """The shape that a `config.json` describes. RequestError where we could not compute what it asks for."""
+        _check_supported(config)
+        hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
+        rope = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
+        rope |= config.get("rope_parameters") or {}
+        eos = config.get("eos_token_id")
+        return cls(
+            vocab_size=_size(config, "vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=_size(config, "intermediate_size"),
+            num_hidden_layers=_size(config, "num_hidden_layers"),
+            num_attention_heads=heads,
+            num_key_value_heads=config.get("num_key_value_heads") or heads,
+            head_dim=config.get("head_dim") or hidden // heads,
+            max_position_embeddings=_size(config, "max_position_embeddings"),
+            rope_theta=float(rope["rope_theta"]),
+            rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+            bos_token_id=config.get("bos_token_id"),
+            eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
+            rope_scaling=_rope_scaling(rope),
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """A `config.json` that transformers and vLLM read as a LlamaForCausalLM."""
+        eos = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
+        scaling = self.rope_scaling
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "attention_dropout": 0.0,
+            "mlp_bias": False,
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "max_position_embeddings": self.max_position_embeddings,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": None if scaling is None else {"rope_type": "llama3", **vars(scaling)},
+            "rms_norm_eps": self.rms_norm_eps,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": eos,
+            "use_cache": True,
+        }
+
+
+def _check_supported(config: Mapping[str, Any]) -> None:
+    names = tuple(config.get("architectures") or ()) or ("(none)",)
+    if not set(names) & set(ARCHITECTURES):
+        raise RequestError(
+            f"config.json asks for the architecture {names[0]}, which is not supported: use one of"
+            f" {', '.join(ARCHITECTURES)}."
+        )
+    for key, only in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False), ("pretraining_tp", 1)):
+        if config.get(key, only) not in (only, None):
+            raise RequestError(f"config.json sets {key} to {config[key]!r}; only {only!r} is supported.")
+
+
+def _size(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        found = "is missing" if key not in config else f"is {value!r}"
+        raise RequestError(f"config.json: {key} {found}; it must be a whole number of at least 1.")
+    return value
+
+
+def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise RequestError(f'config.json: rope_type "{kind}" is not supported; "default" and "llama3" are.')
+    try:
+        return RopeScaling(
+            factor=float(rope["factor"]),
+            low_freq_factor=float(rope["low_freq_factor"]),
+            high_freq_factor=float(rope["high_freq_factor"]),
+            original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
+        )
+    except KeyError as error:
+        raise RequestError(f"config.json: the llama3 rope settings lack {error}; add it.") from error

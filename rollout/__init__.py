@@ -1,0 +1,1 @@
+"""Text and tools: engines, agents, environments, episodes, workers. Never imports trainer."""

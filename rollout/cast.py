@@ -1,0 +1,101 @@
+"""Who plays: the agent, environment, tools and reward that a configuration names, checked before anything starts."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from rollout.agents import ConversationAgentBase, ModelAgent, ToolAgent
+from rollout.calculator import CalculatorTool
+from rollout.environments import BaseTaskEnv, TaskEnvironment, ToolEnvironment
+from rollout.plugins import load_object
+from rollout.rewards import REWARDS, RewardFunction
+from rollout.tools import BaseTool, ToolManager
+from schemas.config import Environment
+from schemas.data import Task
+from schemas.errors import RequestError
+from schemas.messages import ToolSpec
+
+AGENTS: dict[str, type[ConversationAgentBase]] = {"ModelAgent": ModelAgent, "ToolAgent": ToolAgent}
+ENVIRONMENTS: dict[str, type[BaseTaskEnv]] = {"TaskEnvironment": TaskEnvironment, "ToolEnvironment": ToolEnvironment}
+TOOLS: dict[str, type[BaseTool]] = {"calculator": CalculatorTool}
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Makes the players of one episode after another."""
+
+    config: Environment
+    agent: type[ConversationAgentBase]
+    environment: type[BaseTaskEnv]
+    tools: ToolManager
+    score: RewardFunction
+
+    def make_agent(self) -> ConversationAgentBase:
+        """A fresh agent for one episode."""
+        return self.agent(self.config.system_prompt, self.tools)
+
+    def make_environment(self, task: Task) -> BaseTaskEnv:
+        """A fresh environment for one episode. The user's constructor may block: call it as a hook."""
+        return self.environment(task, score=self.score, tools=self.tools, **self.config.options)
+
+    @property
+    def tool_specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that the model is told of: none for an agent that offers none."""
+        return self.make_agent().tool_specs
+
+
+def load_cast(config: Environment, folder: str) -> Cast:
+    """The players that the configuration names; RequestError for a name that leads nowhere or to the wrong kind."""
+    tools = [_tool(name, folder) for name in config.tools]
+    environment = _class(config.environment, ENVIRONMENTS, BaseTaskEnv, folder, "environment.environment")
+    _check_options(environment, config.options)
+    return Cast(
+        config,
+        _class(config.agent, AGENTS, ConversationAgentBase, folder, "environment.agent"),
+        environment,
+        ToolManager(tools),
+        _reward(config.reward, folder),
+    )
+
+
+def _class(name: str, built_in: dict[str, Any], base: type, folder: str, field: str) -> Any:
+    found = built_in.get(name) or _load(name, built_in, folder, field)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise RequestError(f"{field} = `{name}` must be a subclass of {base.__module__}.{base.__name__}")
+    return found
+
+
+def _load(name: str, built_in: dict[str, Any], folder: str, field: str) -> Any:
+    if ":" not in name:
+        raise RequestError(
+            f"{field} = `{name}` is not built in ({', '.join(built_in)} are): use one of them, or `module:Name` for "
+            f"something of your own in the configuration's folder"
+        )
+    return load_object(name, folder, field)
+
+
+def _tool(name: str, folder: str) -> BaseTool:
+    kind = _class(name, TOOLS, BaseTool, folder, "environment.tools")
+    try:
+        tool = kind()
+    except Exception as error:
+        raise RequestError(f"environment.tools: `{name}` can't be made ({type(error).__name__}: {error})") from error
+    if not isinstance(getattr(tool, "name", None), str):
+        raise RequestError(f"environment.tools: `{name}` has no `name`: set it in the class")
+    return tool
+
+
+def _reward(name: str, folder: str) -> RewardFunction:
+    found = REWARDS.get(name) or _load(name, REWARDS, folder, "environment.reward")
+    if not callable(found):
+        raise RequestError(f"environment.reward = `{name}` must be a function of (task, messages)")
+    return found
+
+
+def _check_options(environment: type[BaseTaskEnv], options: dict[str, Any]) -> None:
+    parameters = inspect.signature(environment.__init__).parameters
+    catches_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    base = environment.__init__ is BaseTaskEnv.__init__
+    unknown = [o for o in options if o not in parameters and (base or not catches_all)]
+    if unknown:
+        raise RequestError(f"environment.options: {environment.__name__} takes no `{unknown[0]}`")

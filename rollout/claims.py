@@ -1,0 +1,117 @@
+"""Which groups this worker plays: the lowest free one below the window's limit, or one whose owner has died.
+
+Claims are create-if-absent and takeovers compare-and-swap, so two workers never both win a group. A taker first reads
+what all owners have sealed and plays only what is missing. Blocking store calls: use from a thread, one at a time.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollout.sealed import SealedSamples
+from schemas.config import Run
+from schemas.manifest import Claim, Window
+from storage import control
+from storage.objects import ObjectStore
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A group that this worker is to play."""
+
+    group: int
+    first_attempt: int
+    """Each owner numbers its attempts from takeovers x attempts, so that no id is used twice."""
+    samples: tuple[int, ...]
+    """The samples that no owner before has settled."""
+
+
+class ClaimBoard:
+    """Claims groups of one RL stage for one worker."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        base: str,
+        worker: str,
+        config: Run,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._base, self._worker = store, base, worker
+        self._rollout, self._group_size = config.rollout, config.rl.group_size
+        self._clock = clock
+        self._leases = control.LeaseWatch(config.rollout.lease_seconds, clock)
+        self._sealed = SealedSamples(store, base, config.rollout.attempts)
+        self._numbers: dict[str, int] = {}
+        self._taken: set[int] = set()
+        self._mine: set[int] = set()
+        self._looked = float("-inf")
+        self._orphans: list[tuple[Claim, int]] = []
+
+    def next(self, window: Window) -> Assignment | None:
+        """The next group to play, or None while there is none."""
+        self._forget(window)
+        return self._claim_free(window) or self._take_over(window)
+
+    def _forget(self, window: Window) -> None:
+        self._taken = {g for g in self._taken if g >= window.low}
+        self._mine = {g for g in self._mine if g >= window.low}
+
+    def _claim_free(self, window: Window) -> Assignment | None:
+        for group in open_groups(window):
+            if group in self._taken or group in self._mine:
+                continue
+            if control.create_claim(self._store, self._base, group, self._worker, window.version):
+                self._mine.add(group)
+                return Assignment(group, 0, tuple(range(self._group_size)))
+            self._taken.add(group)
+        return None
+
+    def watch(self, window: Window) -> None:
+        """Look for claims of dead owners; a few times a lease, or leases would seem to be renewed in between."""
+        now = self._clock()
+        if now - self._looked < self._rollout.lease_seconds / 4:
+            return
+        self._looked = now
+        alive = self._alive()
+        found = ((g, control.read_claim(self._store, self._base, g)) for g in open_groups(window) if g in self._taken)
+        claims = [c for _, c in found if c is not None]
+        self._orphans = [(c, generation) for c, generation in claims if not alive.get(c.owner, True)]
+
+    def _alive(self) -> dict[str, bool]:
+        """Worker id → whether its heartbeat still moves. One that left is as dead as one that stands still."""
+        number, alive = 0, {}
+        while (found := control.read_worker(self._store, self._base, number)) is not None:
+            state, generation = found
+            moving = self._leases.alive(state.worker, generation)
+            alive[state.worker] = moving and state.state == "running"
+            number += 1
+        return alive
+
+    def _take_over(self, window: Window) -> Assignment | None:
+        still_open = set(open_groups(window))
+        while self._orphans:
+            claim, generation = self._orphans.pop(0)
+            if claim.group not in still_open or claim.takeovers >= self._rollout.max_takeovers:
+                continue
+            taken = control.take_over(self._store, self._base, claim, generation, self._worker)
+            if taken is None:
+                continue
+            self._mine.add(taken.group)
+            self._taken.discard(taken.group)
+            settled = self._sealed.settled(taken.group, taken.owners[:-1])
+            missing = tuple(s for s in range(self._group_size) if s not in settled)
+            if missing:
+                return Assignment(taken.group, taken.takeovers * self._rollout.attempts, missing)
+        return None
+
+
+def open_groups(window: Window) -> list[int]:
+    """The groups below the limit that have not ended, lowest first."""
+    ended = set(window.ended)
+    return [g for g in range(window.low, window.limit) if g not in ended]
+
+
+def has_ended(window: Window, group: int) -> bool:
+    """Whether the ledger has ended a group."""
+    return group < window.low or group in window.ended

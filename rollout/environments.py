@@ -1,0 +1,74 @@
+"""What an agent acts in. One environment object is one episode of one task, used once.
+
+Hooks are coroutines; a subclass may write any of them as a plain function, which then runs in a thread, so that it may
+block. Each call has a deadline; one that raises, hangs, floods or returns nonsense ends its own episode only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollout.agents import Action
+from rollout.hooks import call
+from rollout.rewards import RewardFunction, Score, exact_match
+from rollout.tools import ToolManager
+from schemas.data import Task
+from schemas.messages import Message
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """An environment's answer to an action: messages for the model, a reward for this step, and whether it is over."""
+
+    messages: Sequence[Message] = ()
+    reward: float = 0.0
+    done: bool = False
+
+
+class BaseTaskEnv:
+    """An episode of a task. Subclasses implement `step`; `environment.options` come as keyword arguments."""
+
+    def __init__(
+        self, task: Task, *, score: RewardFunction = exact_match, tools: ToolManager | None = None, **options: Any
+    ) -> None:
+        if options:
+            raise TypeError(f"{type(self).__name__} has no option `{next(iter(options))}`")
+        self.task = task
+        self.score = score
+        self.tools = tools or ToolManager()
+
+    async def reset(self) -> Sequence[Message]:
+        """The first observation: what the agent is asked."""
+        return [Message("user", self.task.prompt)]
+
+    async def step(self, action: Action) -> StepResult:
+        """Take one action."""
+        raise NotImplementedError
+
+    async def reward(self, messages: Sequence[Message]) -> Score:
+        """The score of the whole conversation, asked once `step` said that the episode is over.
+
+        An episode that ran into a limit first is not asked for: it keeps the rewards of its steps.
+        """
+        return await call(self.score, self.task, messages)
+
+    async def close(self) -> None:
+        """Free what the episode holds; called once, whatever happened."""
+
+
+class TaskEnvironment(BaseTaskEnv):
+    """A single turn: whatever the model says is its answer."""
+
+    async def step(self, action: Action) -> StepResult:
+        return StepResult(done=True)
+
+
+class ToolEnvironment(BaseTaskEnv):
+    """Tools until a plain answer: calls are run and their results returned; a turn without a call ends the episode."""
+
+    async def step(self, action: Action) -> StepResult:
+        if action.error:
+            return StepResult([Message("tool", f"Error: {action.error}")])
+        if action.message.tool_calls:
+            return StepResult(await self.tools.execute(action.message.tool_calls))
+        return StepResult(done=True)

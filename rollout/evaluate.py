@@ -1,0 +1,174 @@
+"""An evaluation: every task played so many times with fixed weights, and a report that names their digests.
+
+The episodes are kept as shards; the report is written last, once. Failed episodes count as not solved.
+`python -P -m rollout.evaluate --root URL --spec KEY` plays the evaluation described by the document at KEY.
+"""
+
+import argparse
+import asyncio
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from rollout import hooks
+from rollout.collect import Job
+from rollout.orchestrator import RolloutOrchestrator
+from rollout.policy import LoadWeights, Policy
+from rollout.rewards import succeeded
+from rollout.sealer import Sealer
+from rollout.setup import Identity, set_up, shard_writer, stored_tasks
+from rollout.statistics import wilson
+from schemas import config_text
+from schemas.data import Task
+from schemas.errors import RunStopped
+from schemas.manifest import EvaluationReport, EvaluationSpec
+from schemas.trajectory import Trajectory
+from schemas.version import code_version
+from storage import process
+from storage.objects import ObjectExists, ObjectStore, find
+from storage.open import open_store
+
+PROGRESS_SECONDS = 1.0
+
+
+def report_key(output: str) -> str:
+    """Where an evaluation's report stands."""
+    return f"{output}/report.json"
+
+
+class Evaluation:
+    """One evaluation; `run` returns its report, at once if it exists already."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        spec: EvaluationSpec,
+        *,
+        load: LoadWeights,
+        report: Callable[..., Any] = process.emit,
+        stop: Callable[[], bool] = process.stop_requested,
+    ) -> None:
+        self._store, self._spec, self._load, self._report, self._stop = store, spec, load, report, stop
+        self._config = config_text.check(spec.config, f"the evaluation of {spec.checkpoint}")
+        self._tasks = stored_tasks(store, spec.tasks, spec.tasks_sha256)
+        self._worker = f"e-{uuid.uuid4().hex[:10]}"
+        self._rows: dict[tuple[int, int], Trajectory] = {}
+        self._told = float("-inf")
+
+    async def run(self) -> EvaluationReport:
+        """Play everything. RunStopped if a stop is asked for first."""
+        key, began = report_key(self._spec.output), time.monotonic()
+        stored = find(self._store, key)
+        if stored is not None:
+            return EvaluationReport.from_bytes(stored.data, key)
+        await self._play()
+        report = self._summary(time.monotonic() - began)
+        try:
+            self._store.create(key, report.to_bytes())
+        except ObjectExists:
+            return EvaluationReport.from_bytes(self._store.get(key).data, key)
+        return report
+
+    async def _play(self) -> None:
+        spec, config = self._spec, self._config
+        policy = Policy(0, *await asyncio.to_thread(self._load, self._store, spec.weights))
+        identity = Identity(spec.run, spec.seed, self._worker)
+        made = await set_up(config, spec.folder, policy, identity, spec.temperature)
+        sealer = Sealer(shard_writer(self._store, spec.output, self._worker, made.metadata, config))
+        orchestrator = RolloutOrchestrator(
+            made.collector.collect,
+            lambda row: self._finished(row, sealer),
+            max_concurrency=config.rollout.max_concurrency,
+            attempts=config.rollout.attempts,
+        )
+        try:
+            await orchestrator.run(self._jobs(), self._stop)
+            if self._stop():
+                raise RunStopped(f"the evaluation of {spec.checkpoint} was stopped: run it again")
+        finally:
+            await orchestrator.cancel(lambda _: True)
+            await sealer.flush()
+            await hooks.settle(1.0)
+            await made.engine.close()
+
+    def _jobs(self) -> Iterator[Job]:
+        for sample in range(self._spec.samples):
+            for number, task in enumerate(self._tasks):
+                yield Job(number, sample, 0, task)
+
+    def _finished(self, row: Trajectory, sealer: Sealer) -> None:
+        sealer.add(row)
+        sealer.poll(idle=False)
+        self._rows[row.group, row.sample] = row
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_SECONDS:
+            self._told = now
+            self._tell()
+
+    def _tell(self) -> None:
+        total = len(self._tasks) * self._spec.samples
+        rate = float(np.mean([solved(r) for r in self._rows.values()]))
+        self._report("evaluation", name=self._spec.name, done=len(self._rows), n=total, success=rate)
+
+    def _summary(self, seconds: float) -> EvaluationReport:
+        self._tell()
+        spec, rows = self._spec, list(self._rows.values())
+        wins = sum(solved(r) for r in rows)
+        low, high = wilson(wins, len(rows), spec.confidence)
+        return EvaluationReport(
+            name=spec.name,
+            checkpoint=spec.checkpoint,
+            weights_sha256=spec.weights.sha256,
+            tasks=spec.tasks,
+            tasks_sha256=spec.tasks_sha256,
+            temperature=spec.temperature,
+            seed=spec.seed,
+            n=len(rows),
+            success=wins / len(rows),
+            low=low,
+            high=high,
+            confidence=spec.confidence,
+            reward=float(np.mean([0.0 if r.failed else r.reward for r in rows])),
+            scores=task_scores(self._tasks, rows),
+            statuses=dict(Counter(r.status for r in rows)),
+            trajectories=f"{spec.output}/trajectories/{self._worker}",
+            code=code_version(),
+            seconds=seconds,
+        )
+
+
+def solved(row: Trajectory) -> bool:
+    """Whether an episode counts as a success."""
+    return not row.failed and succeeded(row.reward, row.components)
+
+
+def task_scores(tasks: Sequence[Task], rows: Sequence[Trajectory]) -> dict[str, float]:
+    """Task id → mean success of its samples, in the order of the task file."""
+    found: dict[str, list[bool]] = {t.id: [] for t in tasks}
+    for row in rows:
+        found[row.task_id].append(solved(row))
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def main(args: argparse.Namespace) -> None:
+    """The process."""
+    store = open_store(args.root)
+    spec = EvaluationSpec.from_bytes(store.get(args.spec).data, args.spec)
+    from models.stored import load_weights
+
+    asyncio.run(Evaluation(store, spec, load=load_weights).run())
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="rollout.evaluate")
+    out.add_argument("--root", required=True)
+    out.add_argument("--spec", required=True)
+    return out
+
+
+if __name__ == "__main__":
+    process.run_process(main, parser())

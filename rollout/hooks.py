@@ -1,0 +1,145 @@
+"""Calls into code that may block, hang or raise: environments, tools, rewards, agents.
+
+Plain functions run in daemon threads, so that one that hangs neither stops the event loop nor the process's exit;
+coroutines run on the loop. A call that is given up is left behind: its place is filled anew, and past a limit of calls
+that hang at once the run stops, since threads can't be ended.
+"""
+
+import asyncio
+import inspect
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+from schemas.errors import RunStopped
+
+
+class HookThreads:
+    """Daemon threads that are reused; at most `limit` calls run at once, at most `hanging` are left behind."""
+
+    def __init__(self, limit: int = 512, hanging: int = 256) -> None:
+        self._limit, self._hanging = limit, hanging
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._open = 0
+        self._left = 0
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """The result of a plain function, run in a thread. Cancelling leaves the running call behind."""
+        future = self._submit(function)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if not future.cancel():
+                self._leave(future)
+            raise
+
+    def _submit(self, function: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._left >= self._hanging:
+                raise RunStopped(
+                    f"{self._left} calls of the environment, its tools or its reward hang: give them time limits "
+                    f"of their own, or raise environment.step_seconds if they are only slow"
+                )
+            self._open += 1
+            if self._threads < self._open and self._threads - self._left < self._limit:
+                self._threads += 1
+                threading.Thread(target=self._serve, daemon=True, name="headrace-hook").start()
+        self._work.put((future, function))
+        return future
+
+    def _leave(self, future: Future[Any]) -> None:
+        """A running call whose caller has gone counts as hanging until it returns."""
+        with self._lock:
+            self._left += 1
+        future.add_done_callback(self._returned)
+
+    def _returned(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._left -= 1
+
+    def _serve(self) -> None:
+        while True:
+            future, function = self._work.get()
+            if future.set_running_or_notify_cancel():
+                _settle(future, function)
+            with self._lock:
+                self._open -= 1
+            del future, function
+
+
+def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
+    try:
+        result = function()
+    except StopIteration as error:  # asyncio futures refuse it
+        future.set_exception(_tamed(error))
+    except Exception as error:
+        future.set_exception(error)
+    except BaseException as error:
+        future.set_exception(_tamed(error))
+    else:
+        future.set_result(result)
+
+
+def _tamed(error: BaseException) -> Exception:
+    """What would end the whole process or confuse asyncio, as an ordinary error."""
+    return RuntimeError(f"{type(error).__name__}: {error}")
+
+
+THREADS = HookThreads()
+"""The threads of this process."""
+
+_left_behind: set[asyncio.Task[Any]] = set()
+
+
+async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a hook, plain or async, without blocking the event loop."""
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args, **kwargs)
+        result = await THREADS.run(lambda: function(*args, **kwargs))
+        return await result if inspect.isawaitable(result) else result
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise _tamed(error) from error
+
+
+async def within(seconds: float, hook: Coroutine[Any, Any, Any]) -> Any:
+    """The hook's result; TimeoutError after `seconds`. A coroutine that ignores its cancellation is left behind."""
+    task = asyncio.ensure_future(hook)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        leave_behind(task)
+        raise
+    if not done:
+        leave_behind(task)
+        raise TimeoutError
+    return task.result()
+
+
+def leave_behind(task: asyncio.Task[Any]) -> None:
+    """Cancel a task without waiting for it."""
+    task.cancel()
+    detach(task)
+
+
+def detach(task: asyncio.Task[Any]) -> None:
+    """Let a task end by itself; what it raises concerns nobody any more."""
+    _left_behind.add(task)
+    task.add_done_callback(_forget)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _left_behind.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+async def settle(seconds: float) -> None:
+    """Give calls that were left behind this long to end, before the loop closes."""
+    if _left_behind:
+        await asyncio.wait(set(_left_behind), timeout=seconds)

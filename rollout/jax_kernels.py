@@ -1,0 +1,85 @@
+"""The two compiled functions of the JAX engine. Shapes are fixed, so lengths may vary without recompiling.
+
+Cache rows keep the stream without its last token: pre-fill writes all but the last one, decoding feeds the last one,
+samples the next, and so on. Parameters are arguments, so that a weight swap compiles nothing.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from models.cache import KVCache, head, put_head, put_rows, take_rows
+from models.config import DecoderConfig
+from models.logprobs import of_tokens
+from models.pure import Params, extend
+
+
+class Slots(NamedTuple):
+    """What decoding needs of every slot, [R] each (stop_ids [R, K], padded with -1)."""
+
+    token: jax.Array
+    """The stream's last token, not in the cache yet."""
+    length: jax.Array
+    """Tokens in the cache."""
+    active: jax.Array
+    budget: jax.Array
+    """Tokens that may still be sampled."""
+    temperature: jax.Array
+    seed: jax.Array
+    stop_ids: jax.Array
+
+
+@partial(jax.jit, static_argnames="config", donate_argnames="cache")
+def prefill(
+    config: DecoderConfig,
+    params: Params,
+    cache: KVCache,
+    rows: jax.Array,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    counts: jax.Array,
+) -> KVCache:
+    """Write `counts[p]` of `tokens` [P, C] behind `lengths[p]` cached ones of row `rows[p]`; rows out of range: none."""
+    part = take_rows(cache, rows)
+    _, part = extend(config, params, tokens, part, lengths, counts, last_only=True)
+    return put_rows(cache, rows, part)
+
+
+@partial(jax.jit, static_argnames=("config", "steps", "span"), donate_argnames="cache")
+def decode(
+    config: DecoderConfig, params: Params, cache: KVCache, slots: Slots, *, steps: int, span: int
+) -> tuple[KVCache, Slots, jax.Array, jax.Array, jax.Array]:
+    """Sample up to `steps` tokens in every active slot, attending to the first `span` cache places.
+
+    Returns cache, slots, and per step and slot [steps, R]: tokens, log-probs, and whether the slot was active.
+    """
+
+    def step(carry: tuple[KVCache, Slots], _: None) -> tuple[tuple[KVCache, Slots], tuple[jax.Array, ...]]:
+        part, s = carry
+        counts = s.active.astype(jnp.int32)
+        logits, part = extend(config, params, s.token[:, None], part, s.length, counts, last_only=True)
+        token = _sample(logits.astype(jnp.float32), s)
+        length, budget = s.length + counts, s.budget - counts
+        over = jnp.any(token[:, None] == s.stop_ids, axis=1) | (budget <= 0)
+        new = s._replace(
+            token=jnp.where(s.active, token, s.token), length=length, budget=budget, active=s.active & ~over
+        )
+        return (part, new), (token, of_tokens(logits, token), s.active)
+
+    (part, slots), out = jax.lax.scan(step, (head(cache, span), slots), None, length=steps)
+    return put_head(cache, part), slots, *out
+
+
+def _sample(logits: jax.Array, slots: Slots) -> jax.Array:
+    """[R, V] logits → [R] tokens by the Gumbel-max trick; the noise depends on a slot's seed and position alone."""
+    noise = jax.vmap(_noise, in_axes=(0, 0, None))(slots.seed, slots.length, logits.shape[-1])
+    warm = slots.temperature > 0
+    scaled = logits / jnp.where(warm, slots.temperature, 1.0)[:, None]
+    return jnp.argmax(jnp.where(warm[:, None], scaled + noise, logits), axis=-1).astype(jnp.int32)
+
+
+def _noise(seed: jax.Array, position: jax.Array, size: int) -> jax.Array:
+    key = jax.random.fold_in(jax.random.key(seed), position)
+    return jax.random.gumbel(key, (size,))

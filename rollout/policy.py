@@ -1,0 +1,105 @@
+"""Following the learner's policies: the newest weights are loaded beside running episodes, then swapped in."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from models.config import DecoderConfig
+from models.tokenizer import Tokenizer
+from rollout.engine import Engine
+from schemas import keys
+from schemas.errors import RunStopped
+from schemas.manifest import PolicyManifest, WeightsRef
+from storage.objects import ObjectMissing, ObjectStore
+
+LoadWeights = Callable[[ObjectStore, WeightsRef], tuple[DecoderConfig, Any, Tokenizer]]
+"""`models.stored.load_weights`, or a stand-in."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Weights of one version, in memory."""
+
+    version: int
+    config: DecoderConfig
+    params: Any
+    tokenizer: Tokenizer
+
+
+def load_policy(store: ObjectStore, base: str, version: int, load: LoadWeights) -> Policy | None:
+    """The policy of a version, through its pointer. None where its files have been removed: ask for a newer one.
+
+    Blocking. Raises RunStopped where the pointer is missing though the window names the version.
+    """
+    key = keys.policy_manifest(base, version)
+    try:
+        manifest = PolicyManifest.from_bytes(store.get(key).data, key)
+    except ObjectMissing as error:
+        raise RunStopped(
+            f"the window names policy {version}, but {key} is missing: restore it or start anew"
+        ) from error
+    try:
+        config, params, tokenizer = load(store, manifest.weights)
+    except ObjectMissing:
+        return None
+    return Policy(version, config, params, tokenizer)
+
+
+class PolicyFollower:
+    """Keeps an engine at the newest policy. One load at a time, in a thread; `news` is called when it is done."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        base: str,
+        engine: Engine,
+        load: LoadWeights,
+        *,
+        drain: bool,
+        news: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._base, self._engine, self._load = store, base, engine, load
+        self._drain, self._news, self._clock = drain, news, clock
+        self._loading: asyncio.Task[Policy | None] | None = None
+        self._waiting: Policy | None = None
+        self._behind_since: float | None = None
+        self.behind_seconds = 0.0
+        """Time during which the window named a newer policy than the engine's."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether a loaded policy waits for running episodes to end."""
+        return self._drain and self._waiting is not None
+
+    async def follow(self, version: int, in_flight: int) -> bool:
+        """One look: begin loading `version` if it is new, swap what was loaded. Returns whether the engine has it."""
+        self._collect()
+        if self._waiting is not None and (in_flight == 0 or not self._drain):
+            await self._engine.update_weights(self._waiting.params, self._waiting.version)
+            self._waiting = None
+        newest = max(self._engine.version, self._waiting.version if self._waiting else -1)
+        if version > newest and self._loading is None:
+            load = asyncio.to_thread(load_policy, self._store, self._base, version, self._load)
+            self._loading = asyncio.ensure_future(load)
+            self._loading.add_done_callback(lambda _: self._news())
+        self._count(version)
+        return self._engine.version >= version
+
+    def _collect(self) -> None:
+        if self._loading is not None and self._loading.done():
+            policy, self._loading = self._loading.result(), None
+            self._waiting = policy or self._waiting
+
+    def _count(self, version: int) -> None:
+        now = self._clock()
+        if self._behind_since is not None:
+            self.behind_seconds += now - self._behind_since
+        self._behind_since = now if self._engine.version < version else None
+
+    async def close(self) -> None:
+        """Wait for a load in progress; it can't be interrupted."""
+        if self._loading is not None:
+            await asyncio.wait({self._loading})

@@ -1,0 +1,63 @@
+"""How an episode is scored: a function of the task and the conversation, picked by name.
+
+A function returns one number, or named numbers of which `reward` is the total and `success` (1 or 0) may say whether
+the task was solved; without it a task counts as solved from a reward of 1.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from schemas.data import Task
+from schemas.messages import Message
+
+Score = float | Mapping[str, float]
+RewardFunction = Callable[[Task, Sequence[Message]], Score | Awaitable[Score]]
+
+
+@dataclass(frozen=True)
+class Reward:
+    """An episode's total and its named parts."""
+
+    total: float = 0.0
+    components: tuple[tuple[str, float], ...] = ()
+
+
+def answer(messages: Sequence[Message]) -> str:
+    """The text of the final answer, trimmed: the last message, if it is the assistant's and calls no tool."""
+    last = messages[-1] if messages else None
+    return last.content.strip() if last and last.role == "assistant" and not last.tool_calls else ""
+
+
+def exact_match(task: Task, messages: Sequence[Message]) -> float:
+    """1 where the final answer is the task's answer, both trimmed, compared as text; else 0."""
+    return float(answer(messages) == task.answer.strip())
+
+
+REWARDS: dict[str, RewardFunction] = {"exact_match": exact_match}
+
+
+def check_score(value: object, name: str) -> Reward:
+    """The reward in what a function returned; ValueError says what is wrong with it."""
+    if isinstance(value, Mapping):
+        parts = {str(k): _number(v, f"{name}[{k!r}]") for k, v in value.items()}
+        if "reward" not in parts:
+            raise ValueError(f"{name} returned parts without `reward`, their total")
+        return Reward(parts.pop("reward"), tuple(parts.items()))
+    total = _number(value, name)
+    return Reward(total, ((name, total),))
+
+
+def _number(value: object, name: str) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} returned {type(value).__name__}, not a number") from error
+    if not math.isfinite(number):
+        raise ValueError(f"{name} returned {number}, not a finite number")
+    return number
+
+
+def succeeded(reward: float, components: Sequence[tuple[str, float]]) -> bool:
+    """Whether an episode solved its task."""
+    return dict(components).get("success", reward) >= 1.0

@@ -1,0 +1,77 @@
+"""An engine whose answers come from a function: for tests, load and policies written by hand."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rollout.engine import Completion, Finish, Request, check_version
+from schemas.errors import RequestError
+
+Script = Callable[[tuple[int, ...], int, int], Sequence[int] | tuple[Sequence[int], Sequence[float]]]
+"""(stream, seed, policy version) → the turn's tokens, or the tokens and their log-probs."""
+
+
+class ScriptedEngine:
+    """Answers each request with `script`, after `seconds` that block nobody."""
+
+    def __init__(self, script: Script, *, version: int = -1, max_length: int = 1 << 20, seconds: float = 0.0) -> None:
+        self._script, self._max_length, self._seconds = script, max_length, seconds
+        self.version = version
+        self._counters = {"prompt_tokens": 0.0, "prefilled_tokens": 0.0, "generated_tokens": 0.0, "busy_seconds": 0.0}
+        self._ready = asyncio.Event()
+        if version >= 0:
+            self._ready.set()
+
+    async def generate(self, request: Request) -> Completion:
+        if len(request.token_ids) >= self._max_length:
+            raise RequestError(
+                f"a stream of {len(request.token_ids)} tokens does not fit a context of {self._max_length}"
+            )
+        started = time.monotonic()
+        await self._ready.wait()
+        version, queued = self.version, time.monotonic()
+        await asyncio.sleep(self._seconds)
+        answer = self._script(request.token_ids, request.seed, version)
+        tokens, logprobs = answer if _has_logprobs(answer) else (answer, [0.0] * len(answer))
+        tokens, logprobs, finish = _cut(list(tokens), list(logprobs), request, self._max_length)
+        self._counters["prompt_tokens"] += len(request.token_ids)
+        self._counters["generated_tokens"] += len(tokens)
+        return Completion(
+            token_ids=tuple(tokens),
+            logprobs=tuple(float(p) for p in logprobs),
+            versions=(version,) * len(tokens),
+            finish=finish,
+            queue_seconds=queued - started,
+            generate_seconds=time.monotonic() - queued,
+        )
+
+    def release(self, session: str) -> None:
+        """Nothing is kept."""
+
+    async def update_weights(self, params: Any, version: int) -> None:
+        check_version(self.version, version)
+        self.version = version
+        self._ready.set()
+
+    def counters(self) -> dict[str, float]:
+        return dict(self._counters)
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+
+def _has_logprobs(answer: Any) -> bool:
+    return isinstance(answer, tuple) and len(answer) == 2 and not isinstance(answer[0], int)
+
+
+def _cut(
+    tokens: list[int], logprobs: list[float], request: Request, max_length: int
+) -> tuple[list[int], list[float], Finish]:
+    """The turn up to its first stop token or the limits that hold for every engine."""
+    room = max_length - len(request.token_ids)
+    limit = min(request.sampling.max_tokens, room)
+    stops = [i for i, t in enumerate(tokens) if t in request.sampling.stop_ids]
+    if stops and stops[0] < limit:
+        return tokens[: stops[0] + 1], logprobs[: stops[0] + 1], "stop"
+    return tokens[:limit], logprobs[:limit], "context" if room <= request.sampling.max_tokens else "length"

@@ -1,0 +1,68 @@
+"""What every process that plays episodes needs: an engine that holds weights, and a collector that speaks to it."""
+
+import asyncio
+from dataclasses import dataclass
+
+from models.chat import chat_format
+from rollout.cast import load_cast
+from rollout.collect import TrajectoryCollectEngine
+from rollout.engine import Engine
+from rollout.make_engine import make_engine
+from rollout.policy import Policy
+from schemas.config import Run
+from schemas.data import Task
+from schemas.digest import sha256
+from schemas.errors import RunStopped
+from schemas.trajectory import ShardMetadata
+from schemas.version import code_version
+from storage.objects import ObjectStore
+from storage.rows import read_tasks
+from storage.shards import ShardWriter
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Names that go into every trajectory, and the seed of its requests."""
+
+    run: str
+    seed: int
+    worker: str
+
+
+@dataclass(frozen=True)
+class Setup:
+    """An engine, who plays with it, and what its shards say of both."""
+
+    engine: Engine
+    collector: TrajectoryCollectEngine
+    metadata: ShardMetadata
+
+
+async def set_up(config: Run, folder: str, policy: Policy, identity: Identity, temperature: float) -> Setup:
+    """Start the configured engine with a policy's weights; importing and placing them happens in a thread."""
+    cast = load_cast(config.environment, folder)
+    chat = chat_format(policy.tokenizer, cast.tool_specs)
+    engine = await asyncio.to_thread(make_engine, config.rollout, folder, policy.config, policy.params, policy.version)
+    collector = TrajectoryCollectEngine(
+        engine, chat, cast, config,
+        run=identity.run, seed=identity.seed, worker=identity.worker, temperature=temperature,
+    )  # fmt: skip
+    metadata = ShardMetadata(policy.tokenizer.digest, chat.digest, code_version(), config.rollout.engine)
+    return Setup(engine, collector, metadata)
+
+
+def shard_writer(store: ObjectStore, base: str, worker: str, metadata: ShardMetadata, config: Run) -> ShardWriter:
+    """The writer of one worker's shards below `base`, with the configured limits."""
+    limits = config.rollout
+    return ShardWriter(
+        store, base, worker, metadata,
+        seal_rows=limits.seal_rows, seal_bytes=limits.seal_bytes, seal_seconds=limits.seal_seconds,
+    )  # fmt: skip
+
+
+def stored_tasks(store: ObjectStore, key: str, digest: str) -> list[Task]:
+    """The tasks in a stored file; RunStopped if it is not the file that the stage was made from."""
+    raw = store.get(key).data
+    if sha256(raw) != digest:
+        raise RunStopped(f"{store.url}/{key} is not the task file that was recorded: restore it or start a new run")
+    return read_tasks(raw, key.rpartition(".")[2], key)

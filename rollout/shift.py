@@ -1,0 +1,94 @@
+"""The working loop of a worker: look at the window, follow the policy, claim, play, seal.
+
+Nothing starts unless the engine has at least the version of the window that was last read; nothing goes on whose group
+has ended.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rollout.claims import Assignment, ClaimBoard, has_ended
+from rollout.collect import Job
+from rollout.counters import Counters
+from rollout.orchestrator import RolloutOrchestrator
+from rollout.policy import PolicyFollower
+from rollout.sealer import Sealer
+from rollout.window_watch import WindowWatch
+from schemas import seeds
+from schemas.data import Task
+from schemas.manifest import Window
+from storage.shards import WriterEnded
+
+
+class Shift:
+    """Plays until the window closes, the run ends without this worker, or `stop` says so."""
+
+    def __init__(
+        self,
+        watch: WindowWatch,
+        board: ClaimBoard,
+        follower: PolicyFollower,
+        orchestrator: RolloutOrchestrator,
+        sealer: Sealer,
+        counters: Counters,
+        tasks: Sequence[Task],
+        seed: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._watch, self._board, self._follower = watch, board, follower
+        self._orchestrator, self._sealer, self._counters = orchestrator, sealer, counters
+        self._tasks, self._seed, self._stop = tasks, seed, stop
+
+    async def work(self) -> None:
+        """The loop. Whatever ends it, what is finished is sealed and what is not is counted as abandoned."""
+        try:
+            while not self._stop() and await self._round():
+                pass
+        except WriterEnded:
+            return
+        finally:
+            await self._end()
+
+    async def _round(self) -> bool:
+        """One look at everything; False when the window has closed."""
+        if await self._watch.look():
+            await self._heed_window()
+        window = self._watch.window
+        if window is None or window.closed:
+            return window is None
+        await self._start_episodes(window)
+        idle = not self._orchestrator.in_flight and not self._orchestrator.queued
+        self._sealer.poll(idle=idle)
+        await self._orchestrator.wait(self._watch.due_in)
+        self._counters.passed(self._orchestrator.in_flight)
+        return True
+
+    async def _heed_window(self) -> None:
+        window = self._watch.window
+        assert window is not None  # it was just read
+        self._counters.abandoned += await self._orchestrator.cancel(lambda job: has_ended(window, job.group))
+        await asyncio.to_thread(self._board.watch, window)
+
+    async def _start_episodes(self, window: Window) -> None:
+        current = await self._follower.follow(window.version, self._orchestrator.in_flight)
+        if not current or self._follower.draining:
+            return
+        while self._orchestrator.wanting:
+            assignment = await asyncio.to_thread(self._board.next, window)
+            if assignment is None:
+                break
+            self._counters.takeovers += assignment.first_attempt > 0
+            self._orchestrator.submit(self._jobs(assignment))
+        self._orchestrator.fill()
+
+    def _jobs(self, assignment: Assignment) -> list[Job]:
+        task = self._tasks[seeds.task_index(self._seed, len(self._tasks), assignment.group)]
+        return [Job(assignment.group, s, assignment.first_attempt, task) for s in assignment.samples]
+
+    async def _end(self) -> None:
+        self._counters.abandoned += await self._orchestrator.cancel(lambda _: True)
+        try:
+            await self._sealer.flush()
+        except WriterEnded:
+            self._counters.abandoned += self._sealer.unsealed
+        await self._follower.close()

@@ -1,0 +1,108 @@
+"""Tools that a model may call, and the manager that runs its calls.
+
+What the model got wrong (an unknown tool, wrong arguments, a ToolError) is answered to the model as text. Any other
+exception is the tool's own failure and ends the episode.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rollout.hooks import call as call_hook
+from schemas.errors import RequestError
+from schemas.messages import Message, ToolCall, ToolSpec
+
+
+class ToolError(Exception):
+    """A tool can't do what the model asked; the text is for the model."""
+
+
+@dataclass(frozen=True)
+class ToolOutput:
+    """What a call came to. `error` says that `text` tells the model what it got wrong."""
+
+    text: str
+    error: bool = False
+
+
+class BaseTool:
+    """A tool: subclasses set the class fields and implement `apply`, plain or async, taking `parameters` by name.
+
+    A plain `apply` runs in a thread. Raise ToolError for what the model should read.
+    """
+
+    name: ClassVar[str]
+    description: ClassVar[str] = ""
+    parameters: ClassVar[dict[str, Any]] = {"type": "object", "properties": {}}
+    """JSON Schema of the arguments (an object schema)."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        return ToolSpec(self.name, self.description, self.parameters)
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """The result, shown to the model as text."""
+        raise NotImplementedError
+
+
+class ToolManager:
+    """The tools of an environment by name."""
+
+    def __init__(self, tools: Sequence[BaseTool] = ()) -> None:
+        self._tools: dict[str, BaseTool] = {}
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: BaseTool) -> None:
+        """Add a tool; RequestError where its name is taken."""
+        if tool.name in self._tools:
+            raise RequestError(f"environment.tools registers a tool named `{tool.name}` twice: rename or drop one")
+        self._tools[tool.name] = tool
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(t.spec for t in self._tools.values())
+
+    async def run(self, call: ToolCall) -> ToolOutput:
+        """Run one call."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            return ToolOutput(f"Error: there is no tool {call.name!r}; the tools are: {known}.", error=True)
+        wrong = _wrong_arguments(tool.parameters, call.arguments)
+        if wrong:
+            return ToolOutput(f"Error: {wrong}.", error=True)
+        try:
+            return ToolOutput(str(await call_hook(tool.apply, **call.arguments)))
+        except ToolError as error:
+            return ToolOutput(f"Error: {error}", error=True)
+
+    async def execute(self, calls: Sequence[ToolCall]) -> list[Message]:
+        """Run the calls of one turn in their order; one tool message each."""
+        outputs = [(c, await self.run(c)) for c in calls]
+        return [Message("tool", o.text, name=c.name, tool_call_id=c.id) for c, o in outputs]
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def _wrong_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """What is wrong with the arguments, or "": names and top-level types are checked, nested schemas are not."""
+    properties = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in arguments:
+            return f"the argument {name!r} is missing"
+    for name, value in arguments.items():
+        if name not in properties:
+            return f"there is no argument {name!r}"
+        kind = properties[name].get("type")
+        if kind in _TYPES and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
+            return f"the argument {name!r} must be of type {kind}"
+    return ""

@@ -1,0 +1,179 @@
+"""A rollout worker: claims groups as the window allows, plays them, seals what happened, follows the policy.
+
+It may be killed at any moment: what it sealed counts, the rest is played again by others.
+`python -P -m rollout.worker --root URL --base runs/RUN/rl-KEY [--index I]` runs one until the window closes.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from rollout import hooks
+from rollout.claims import ClaimBoard
+from rollout.counters import Counters
+from rollout.engine import Engine
+from rollout.heartbeat import Heartbeat, Pulse
+from rollout.orchestrator import RolloutOrchestrator
+from rollout.policy import LoadWeights, Policy, PolicyFollower, load_policy
+from rollout.sealer import Sealer
+from rollout.setup import Identity, set_up, shard_writer, stored_tasks
+from rollout.shift import Shift
+from rollout.window_watch import WindowWatch
+from schemas import config_text, keys
+from schemas.manifest import RLSpec
+from schemas.trajectory import Trajectory
+from storage import control, process
+from storage.objects import ObjectStore
+from storage.open import open_store
+
+LEFTOVER_SECONDS = 1.0
+"""How long hooks of cancelled episodes may take to end before the process goes."""
+
+
+class Worker:
+    """One worker process's work on one RL stage."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        base: str,
+        spec: RLSpec,
+        *,
+        load: LoadWeights,
+        index: int = 0,
+        report: Callable[..., Any] = process.emit,
+        stop: Callable[[], bool] = process.stop_requested,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store, self._base, self._spec = store, base, spec
+        self._load, self._report, self._stop, self._clock = load, report, stop, clock
+        self._config = config_text.check(spec.config, keys.spec(base))
+        self._tasks = stored_tasks(store, spec.tasks, spec.tasks_sha256)
+        self.id = f"w{index}-{uuid.uuid4().hex[:10]}"
+        self._counters = Counters(clock)
+        self._watch = WindowWatch(store, base, self._config.rollout.poll_seconds, clock)
+        self._engine: Engine | None = None
+        self._sealer: Sealer | None = None
+        self._orchestrator: RolloutOrchestrator | None = None
+        self._follower: PolicyFollower | None = None
+
+    async def run(self) -> None:
+        """Work until the window closes, the run ends without this worker, or a stop is asked for."""
+        state = await asyncio.to_thread(self._register)
+        heart = Heartbeat(self._store, self._base, state, self._pulse, self._report)
+        beating = asyncio.ensure_future(heart.run(self._config.rollout.heartbeat_seconds))
+        working = asyncio.ensure_future(self._work())
+        try:
+            await asyncio.wait({working, beating}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _ended(working)
+            await _ended(beating)
+            await heart.leave()
+        for task in (working, beating):
+            if not task.cancelled():
+                task.result()
+
+    def _register(self) -> control.WorkerState:
+        return control.register_worker(
+            self._store, self._base, worker=self.id, host=socket.gethostname(), pid=os.getpid()
+        )
+
+    async def _work(self) -> None:
+        policy = await self._first_policy()
+        if policy is None:
+            return
+        shift = await self._prepare(policy)
+        try:
+            await shift.work()
+        finally:
+            await hooks.settle(LEFTOVER_SECONDS)
+            if self._engine is not None:
+                await self._engine.close()
+
+    async def _first_policy(self) -> Policy | None:
+        """The policy that the window names, once there is one; None if there is nothing to do any more."""
+        while not self._stop():
+            await self._watch.look()
+            window = self._watch.window
+            if window is not None and window.closed:
+                return None
+            if window is not None:
+                policy = await asyncio.to_thread(load_policy, self._store, self._base, window.version, self._load)
+                if policy is not None:
+                    return policy
+            await asyncio.sleep(self._watch.due_in)
+        return None
+
+    async def _prepare(self, policy: Policy) -> Shift:
+        config, identity = self._config, Identity(self._spec.run, self._spec.seed, self.id)
+        made = await set_up(config, self._spec.folder, policy, identity, config.rollout.temperature)
+        self._engine = made.engine
+        self._sealer = Sealer(shard_writer(self._store, self._base, self.id, made.metadata, config))
+        self._orchestrator = RolloutOrchestrator(
+            made.collector.collect, self._finished,
+            max_concurrency=config.rollout.max_concurrency, attempts=config.rollout.attempts,
+        )  # fmt: skip
+        self._follower = PolicyFollower(
+            self._store, self._base, made.engine, self._load,
+            drain=config.rollout.weight_update == "drain", news=self._orchestrator.wake, clock=self._clock,
+        )  # fmt: skip
+        board = ClaimBoard(self._store, self._base, self.id, config, self._clock)
+        return Shift(
+            self._watch, board, self._follower, self._orchestrator, self._sealer, self._counters,
+            self._tasks, self._spec.seed, self._stop,
+        )  # fmt: skip
+
+    def _finished(self, row: Trajectory) -> None:
+        self._counters.finished(row)
+        assert self._sealer is not None  # episodes start after `_prepare`
+        self._sealer.add(row)
+
+    def _pulse(self) -> Pulse:
+        engine, follower = self._engine, self._follower
+        counters = self._counters.values() | (engine.counters() if engine else {})
+        return Pulse(
+            version=engine.version if engine else -1,
+            next_seq=self._sealer.next_seq if self._sealer else 0,
+            in_flight=self._orchestrator.in_flight if self._orchestrator else 0,
+            counters=counters | {"stale_policy_seconds": follower.behind_seconds if follower else 0.0},
+        )
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until it has put its things away."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def main(args: argparse.Namespace) -> None:
+    """The process: bind to its cores before JAX is imported, then work."""
+    store = open_store(args.root)
+    key = keys.spec(args.base)
+    spec = RLSpec.from_bytes(store.get(key).data, key)
+    bind(config_text.check(spec.config, key).rollout.cores, args.index)
+    from models.stored import load_weights
+
+    asyncio.run(Worker(store, args.base, spec, load=load_weights, index=args.index).run())
+
+
+def bind(cores: tuple[tuple[int, ...], ...], index: int) -> None:
+    """Bind this process to its share of the cores, where the system can."""
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores[index % len(cores)])
+
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="rollout.worker")
+    out.add_argument("--root", required=True)
+    out.add_argument("--base", required=True)
+    out.add_argument("--index", type=int, default=0)
+    return out
+
+
+if __name__ == "__main__":
+    process.run_process(main, parser())

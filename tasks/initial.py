@@ -1,0 +1,129 @@
+"""Where a run's weights come from when they are not made from scratch: `model.path`.
+
+A weights folder is copied into the store under the digest of its files; a checkpoint or the champion is there already.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from schemas import keys
+from schemas.config import Run
+from schemas.digest import digest, sha256
+from schemas.errors import RequestError
+from schemas.manifest import Channel, Parent, Promotion, WeightsRef
+from storage.audit_runs import find_checkpoint
+from storage.objects import ObjectExists, ObjectStore, find
+from storage.open import open_store
+from tasks.request import Request
+
+_CHECKPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})@(\d+)")
+_WANTED = (".json", ".safetensors", ".txt", ".jinja")
+Folder = tuple[list[str], Callable[[str], bytes]]
+
+
+def check_initial(request: Request) -> None:
+    """Refuse a `model.path` that names nothing usable, before anything is written."""
+    path = request.config.model.path
+    if path in (None, "champion"):
+        return
+    if match := _CHECKPOINT.fullmatch(path):
+        find_checkpoint(request.store, match[1], int(match[2]))
+        return
+    names, read = _folder(path, request.folder)
+    if find(request.store, _pointer(_files_digest(names, read))) is None:
+        _check_weights(names, read, path)
+
+
+def resolve(request: Request) -> tuple[WeightsRef | None, tuple[Parent, ...]]:
+    """The weights that the run starts from and what they are to it; none where they are made from scratch."""
+    path, store = request.config.model.path, request.store
+    if path is None:
+        return None, ()
+    if path == "champion":
+        champion = read_champion(store, request.config)
+        return (champion.weights, (_parent("champion", champion.ref, champion.weights),)) if champion else (None, ())
+    if match := _CHECKPOINT.fullmatch(path):
+        weights = find_checkpoint(store, match[1], int(match[2]))[1].policy
+        return weights, (_parent("checkpoint", path, weights),)
+    weights = _import(store, path, request.folder)
+    return weights, (_parent("weights", path, weights),)
+
+
+def read_channel(store: ObjectStore, config: Run) -> tuple[Channel, int]:
+    """The channel that the configuration promotes to, and its generation; an empty one where there is none."""
+    key = keys.channel(config.registry_name, config.promotion.channel)
+    stored = find(store, key)
+    if stored is None:
+        return Channel(name=config.registry_name, channel=config.promotion.channel, history=()), 0
+    return Channel.from_bytes(stored.data, key), stored.generation
+
+
+def read_champion(store: ObjectStore, config: Run) -> Promotion | None:
+    """The newest promotion of the configuration's channel."""
+    return read_channel(store, config)[0].champion
+
+
+def _parent(kind: str, ref: str, weights: WeightsRef) -> Parent:
+    return Parent.model_validate({"kind": kind, "ref": ref, "sha256": weights.sha256})
+
+
+def _folder(path: str, base: Path) -> Folder:
+    """Names and reader of a weights folder: a path, or a URL of a store with a prefix."""
+    scheme, separator, rest = path.partition("://")
+    if separator and scheme != "file":
+        root, _, prefix = rest.partition("/")
+        store = open_store(f"{scheme}://{root}")
+        names = [k.removeprefix(f"{prefix}/") for k in store.list(f"{prefix}/")]
+        return _usable(names, path), lambda name: store.get(f"{prefix}/{name}").data
+    folder = Path("/" + rest.lstrip("/")) if separator else base / Path(path).expanduser()
+    if not folder.is_dir():
+        raise RequestError(
+            f"model.path = `{path}`: there is no weights folder {folder} (nor is it RUN@STEP or champion)"
+        )
+    names = [item.name for item in folder.iterdir() if item.is_file()]
+    return _usable(names, path), lambda name: (folder / name).read_bytes()
+
+
+def _usable(names: list[str], path: str) -> list[str]:
+    wanted = sorted(n for n in names if n.endswith(_WANTED) and "/" not in n)
+    if "config.json" not in wanted:
+        raise RequestError(f"model.path = `{path}` has no config.json: give a folder in Hugging Face layout")
+    return wanted
+
+
+def _files_digest(names: list[str], read: Callable[[str], bytes]) -> str:
+    return digest({name: sha256(read(name)) for name in names})[:16]
+
+
+def _pointer(files: str) -> str:
+    return f"weights/{files}/imported.json"
+
+
+def _import(store: ObjectStore, path: str, base: Path) -> WeightsRef:
+    """Copy a weights folder into the store once; the pointer comes last."""
+    names, read = _folder(path, base)
+    files = _files_digest(names, read)
+    stored = find(store, _pointer(files))
+    if stored is not None:
+        return WeightsRef.model_validate_json(stored.data)
+    found = _check_weights(names, read, path)
+    prefix = f"weights/{files}/files"
+    for name in names:
+        store.put(f"{prefix}/{name}", read(name))
+    ref = WeightsRef(prefix=prefix, sha256=found, origin=path)
+    try:
+        store.create(_pointer(files), ref.model_dump_json().encode())
+    except ObjectExists:
+        return WeightsRef.model_validate_json(store.get(_pointer(files)).data)
+    return ref
+
+
+def _check_weights(names: list[str], read: Callable[[str], bytes], path: str) -> str:
+    """Read every tensor and the tokenizer; returns the parameters' digest. RequestError names what is missing."""
+    from models.tokenizer import tokenizer_from_files
+    from models.weights import from_files, params_digest
+
+    _, params = from_files(read, names, path)
+    tokenizer_from_files(read, names, path)
+    return params_digest(params)

@@ -1,0 +1,129 @@
+"""Leases: one driver per run, one firing per schedule, by compare-and-swap on a small document.
+
+A lease has expired when its generation did not change for its time on the observer's own monotonic clock. A released
+one, or one of a process that is dead on this host, is free at once. Whoever loses a lease must stop.
+"""
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from schemas.errors import RequestError
+from schemas.manifest import Lease
+from storage.objects import GenerationMismatch, ObjectStore, find
+
+SECONDS = 15.0
+"""How long a lease lives without renewal; it is renewed three times as often."""
+
+
+class LeaseTaken(RequestError):
+    """Somebody else holds the lease and renews it."""
+
+
+class HeldLease:
+    """A lease that this process holds and renews in a thread until `release`."""
+
+    def __init__(
+        self, store: ObjectStore, key: str, lease: Lease, generation: int, on_lost: Callable[[], None]
+    ) -> None:
+        self._store, self._key, self._lease, self._generation = store, key, lease, generation
+        self._on_lost, self._done = on_lost, threading.Event()
+        self.lost = False
+        self._thread = threading.Thread(target=self._renew, name=f"lease {key}", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Stop renewing and give the lease back, unless it was lost."""
+        self._done.set()
+        self._thread.join()
+        if not self.lost:
+            try:
+                self._write(released=True)
+            except GenerationMismatch:
+                self.lost = True
+
+    def _renew(self) -> None:
+        while not self._done.wait(self._lease.seconds / 3):
+            try:
+                self._write(released=False)
+            except GenerationMismatch:
+                self.lost = True
+                self._on_lost()
+                return
+
+    def _write(self, *, released: bool) -> None:
+        self._lease = self._lease.model_copy(update={"beat": self._lease.beat + 1, "released": released})
+        self._generation = self._store.swap(self._key, self._lease.to_bytes(), self._generation)
+
+
+def acquire(
+    store: ObjectStore,
+    key: str,
+    what: str,
+    *,
+    run: str = "",
+    seconds: float = SECONDS,
+    on_lost: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> HeldLease:
+    """Take the lease, waiting at most its time for a silent holder. LeaseTaken once the holder is seen to renew it."""
+    lease = Lease(
+        owner=secrets.token_hex(6), host=socket.gethostname(), pid=os.getpid(), seconds=seconds, beat=0, run=run
+    )
+    first_seen: tuple[int, float] | None = None
+    while True:
+        stored = find(store, key)
+        standing = Lease.from_bytes(stored.data, key) if stored else None
+        generation = stored.generation if stored else 0
+        if first_seen is None:
+            first_seen = (generation, clock())
+        if standing is None or _free(standing) or clock() - first_seen[1] >= standing.seconds:
+            try:
+                return HeldLease(store, key, lease, store.swap(key, lease.to_bytes(), generation), on_lost)
+            except GenerationMismatch:
+                continue
+        if generation != first_seen[0]:
+            raise LeaseTaken(
+                f"{what} is being driven by process {standing.pid} on {standing.host}: wait for it, or stop it first"
+            )
+        sleep(0.1)
+
+
+@contextmanager
+def hold(
+    store: ObjectStore, key: str, what: str, *, run: str = "", on_lost: Callable[[], None] = lambda: None
+) -> Generator[HeldLease]:
+    """Hold a lease for the time of a block."""
+    held = acquire(store, key, what, run=run, on_lost=on_lost)
+    try:
+        yield held
+    finally:
+        held.release()
+
+
+def is_held(store: ObjectStore, key: str) -> bool:
+    """Whether somebody seems to hold the lease: for display only, since nothing is waited for."""
+    stored = find(store, key)
+    return stored is not None and not _free(Lease.from_bytes(stored.data, key))
+
+
+def _free(lease: Lease) -> bool:
+    return lease.released or (lease.host == socket.gethostname() and not _alive(lease.pid))
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process of this host lives; one that only waits to be reaped does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,58 @@
+"""Stage keys: the digest of what a stage is made from. Equal keys mean that the work need not be done again.
+
+Worker counts, concurrency, root and the number of RL steps are outside the keys; the code's commit is recorded, not
+hashed. A stage's version is raised when its maths or its format changes.
+"""
+
+from typing import Any
+
+from schemas.config import SFT, Run, rl_part, warm_up_part
+from schemas.digest import digest
+from schemas.version import SCHEMA_VERSION
+
+VERSIONS = {"scratch": 1, "sft": 1, "rl": 1, "evaluation": 1, "gate": 1}
+"""The version that each kind of stage declares of itself."""
+
+
+def scratch_key(config: Run, seed: int) -> str:
+    """Untrained weights, made from an architecture and a seed."""
+    architecture = config.model.architecture.model_dump(mode="json") if config.model.architecture else None
+    return _key("scratch", architecture=architecture, seed=seed)
+
+
+def warm_up_key(config: Run, stage: SFT, *, data: str, parent: str, seed: int) -> str:
+    """A warm-up. The digests: demonstrations, and the weights it starts from (empty: from scratch)."""
+    return _key(stage.kind, config=warm_up_part(config, stage), data=data, parent=parent, seed=seed)
+
+
+def rl_key(config: Run, *, tasks: str, environment: str, initial: str, seed: int) -> str:
+    """Reinforcement learning. The digests: training tasks, user's modules, weights of version 0."""
+    return _key("rl", config=rl_part(config), tasks=tasks, environment=environment, initial=initial, seed=seed)
+
+
+def evaluation_key(
+    config: Run, *, weights: str, tasks: str, environment: str, temperature: float, samples: int, seed: int
+) -> str:
+    """Playing a task set with fixed weights."""
+    rollout = config.rollout
+    playing = {
+        "environment": config.environment.model_dump(mode="json"),
+        "engine": rollout.engine,
+        "script": rollout.script,
+        "max_length": rollout.max_length,
+        "max_tokens_per_turn": rollout.max_tokens_per_turn,
+        "attempts": rollout.attempts,
+        "confidence": config.evaluation.confidence,
+    }
+    parts = {"weights": weights, "tasks": tasks, "environment": environment}
+    return _key("evaluation", playing=playing, **parts, temperature=temperature, samples=samples, seed=seed)
+
+
+def gate_key(config: Run, *, candidate: str, tasks: str, seed: int) -> str:
+    """The gate's decision on a candidate. The champion of the day is not part of it: a decision is made once."""
+    settings = config.promotion.model_dump(mode="json", exclude={"tasks", "name"})
+    return _key("gate", settings=settings, name=config.registry_name, candidate=candidate, tasks=tasks, seed=seed)
+
+
+def _key(kind: str, **parts: Any) -> str:
+    return digest({"kind": kind, "version": VERSIONS[kind], "schema": SCHEMA_VERSION, **parts})[:12]

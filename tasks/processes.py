@@ -1,0 +1,28 @@
+"""The commands of our processes, in one place."""
+
+from tasks.children import Command
+
+
+def sft(root: str, stage: str, spec: str) -> Command:
+    """Train a supervised warm-up stage from the spec at a key."""
+    return Command(stage, "trainer.sft", ("--root", root, "--spec", spec))
+
+
+def scratch(root: str, run: str) -> Command:
+    """Make untrained weights for a run."""
+    return Command("scratch", "tasks.scratch", ("--root", root, "--run", run))
+
+
+def worker(root: str, base: str, index: int) -> Command:
+    """Roll out episodes of an RL stage."""
+    return Command(f"worker-{index}", "rollout.worker", ("--root", root, "--base", base, "--index", str(index)))
+
+
+def learner(root: str, base: str) -> Command:
+    """Learn an RL stage."""
+    return Command("learner", "trainer.learner_process", ("--root", root, "--base", base))
+
+
+def evaluate(root: str, name: str, spec: str) -> Command:
+    """Play a task set from the spec at a key."""
+    return Command(name, "rollout.evaluate", ("--root", root, "--spec", spec))

@@ -1,0 +1,95 @@
+"""Reinforcement learning: N workers beside the learner, each a process under a supervising call.
+
+They meet only in the store. The learner ends the stage; the workers leave when its window closes. When one of them
+can't go on, all stop with the first cause.
+"""
+
+from collections.abc import Callable
+
+from schemas import keys
+from schemas.errors import HeadraceError, RunStopped
+from schemas.manifest import RLSpec
+from storage.objects import find
+from tasks import processes
+from tasks.children import Command, Event
+from tasks.last_step import LastStep
+from tasks.session import Session
+from tasks.supervise import Restarts, keep_running
+from tasks.survey import Stage, read_rl
+
+
+def open_stage(session: Session) -> str:
+    """Write the stage's spec and return its folder. The spec follows settings outside the key (such as steps)."""
+    stage = session.survey().rl
+    if stage.parent is None:
+        raise RunStopped(f"run {session.request.run} has no weights to start RL from: its warm-up is not finished")
+    session.note_stages()
+    base = keys.rl(session.request.run, stage.key)
+    data, key = _spec(session, stage).to_bytes(), keys.spec(base)
+    stored = find(session.store, key)
+    if stored is None or stored.data != data:
+        session.store.put(key, data)
+    session.tell("rl", {"event": "stage", "name": "rl", "key": stage.key, "steps": session.request.config.rl.steps})
+    return base
+
+
+def roll_out(session: Session, base: str, index: int) -> str:
+    """Keep worker `index` running until the stage ends; returns how it ended."""
+    rollout = session.request.config.rollout
+    silence = max(60.0, 3 * rollout.lease_seconds)
+    return _keep(session, processes.worker(session.store.url, base, index), silence, Restarts(limit=6))
+
+
+def learn(session: Session, base: str) -> str:
+    """Keep the learner running until the stage ends; returns how it ended."""
+    silence = session.request.config.rl.idle_seconds + 300.0
+    figures = LastStep(session.store, base)
+    ended = _keep(session, processes.learner(session.store.url, base), silence, Restarts(limit=3), figures.note)
+    figures.flush()
+    manifest = read_rl(session.store, base)
+    whole = manifest is not None and manifest.steps >= session.request.config.rl.steps
+    if ended == "finished" and not whole:
+        session.fail(RunStopped("the learner ended without the manifest of its stage: run again"))
+    return ended
+
+
+def _keep(
+    session: Session,
+    command: Command,
+    silence: float,
+    restarts: Restarts,
+    note: Callable[[Event], None] = lambda event: None,
+) -> str:
+    def on_event(event: Event) -> None:
+        note(event)
+        session.tell(command.name, event)
+
+    try:
+        outcome = keep_running(
+            command,
+            on_event,
+            stop=session.stop.is_set,
+            silence=silence,
+            restarts=restarts,
+        )
+    except HeadraceError as error:
+        session.fail(error)
+        return "failed"
+    return "stopped" if outcome.stopped else "finished"
+
+
+def _spec(session: Session, stage: Stage) -> RLSpec:
+    request, tasks = session.request, session.request.data["rl.tasks"]
+    if stage.parent is None:
+        raise RunStopped("RL has no weights to start from")
+    return RLSpec(
+        run=request.run,
+        key=stage.key,
+        config=session.record.config,
+        folder=str(request.folder),
+        seed=request.seed,
+        initial=stage.parent,
+        tasks=tasks.key,
+        tasks_sha256=tasks.sha256,
+        environment_sha256=request.environment_sha256,
+    )

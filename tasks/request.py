@@ -1,0 +1,115 @@
+"""What the user asked for, checked whole before any work starts: configuration, data, environment, root.
+
+Everything that can be wrong with a request is found here and refused with one sentence (exit code 2).
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from schemas import config_text, keys, seeds
+from schemas.config import Run
+from schemas.errors import RequestError
+from schemas.manifest import RunManifest
+from storage.objects import ObjectStore
+from storage.open import open_store
+from storage.rows import read_demonstrations, read_tasks
+from tasks.leaks import check_leaks
+from tasks.sources import DataFile, keep, read_kept, read_source
+from tasks.user_modules import environment_sha256
+
+DEFAULT_ROOT = "./.headrace"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked request for a run. `data`: setting (`rl.tasks`, `warm_up.<name>`, …) → its file."""
+
+    config: Run
+    run: str
+    folder: Path
+    store: ObjectStore
+    data: dict[str, DataFile]
+    environment_sha256: str
+
+    @property
+    def seed(self) -> int:
+        """What RL and evaluation sample by: the configuration's seed, else one from the run's name."""
+        return seeds.derive("run", self.run) if self.config.seed is None else self.config.seed
+
+    @property
+    def warm_up_seed(self) -> int:
+        """Warm-ups are shared between runs, so the run's name does not enter."""
+        return self.config.seed or 0
+
+
+def read_config(path: str, overrides: Sequence[str] = ()) -> tuple[Run, Path]:
+    """The configuration in a TOML file and the file's folder."""
+    file = Path(path).expanduser()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"the configuration {path} can't be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
+    return config_text.parse(text, path, overrides), file.resolve().parent
+
+
+def root_url(given: str | None, config: Run | None = None, folder: Path = Path()) -> str:
+    """Where everything is stored: `--root`, else HEADRACE_ROOT, else the configuration's root, else ./.headrace."""
+    own = config.root if config else None
+    if own is not None and "://" not in own:
+        own = str(folder / Path(own).expanduser())
+    chosen = given or os.environ.get("HEADRACE_ROOT") or own or DEFAULT_ROOT
+    return chosen if "://" in chosen else str(Path(chosen).expanduser().absolute())
+
+
+def check_run_name(name: str) -> str:
+    """The name itself; RequestError where it can't name a run."""
+    if not _NAME.fullmatch(name):
+        raise RequestError(
+            f"`{name}` can't name a run: use letters, digits and . _ - (at most 100, a letter or digit first)"
+        )
+    return name
+
+
+def load(path: str, overrides: Sequence[str] = (), *, root: str | None = None, run: str | None = None) -> Request:
+    """The checked request of a configuration file."""
+    config, folder = read_config(path, overrides)
+    return build(config, folder, open_store(root_url(root, config, folder)), run)
+
+
+def from_plain(config: dict[str, Any], folder: str, root: str, run: str) -> Request:
+    """The checked request of a resolved configuration, as a deployment's parameters hold it."""
+    return build(config_text.check(config, "the deployment's configuration"), Path(folder), open_store(root), run)
+
+
+def from_record(store: ObjectStore, record: RunManifest) -> Request:
+    """The request of a run that exists, from what the store keeps of it."""
+    config = config_text.check(record.config, keys.run_manifest(record.run))
+    data = {setting: read_kept(store, key) for setting, key in record.data.items()}
+    folder = Path(record.folder)
+    return Request(config, record.run, folder, store, data, environment_sha256(config, folder))
+
+
+def build(config: Run, folder: Path, store: ObjectStore, run: str | None) -> Request:
+    """Check data and environment; nothing is written yet."""
+    data = {"rl.tasks": config.rl.tasks, "evaluation.tasks": config.evaluation.tasks}
+    data |= {"promotion.tasks": config.promotion.tasks}
+    files = {setting: read_source(where, folder) for setting, where in data.items()}
+    check_leaks({setting: read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()})
+    for stage in config.warm_up:
+        file = files[f"warm_up.{stage.name}"] = read_source(stage.data, folder)
+        read_demonstrations(file.data, file.suffix, file.where)
+    digest = environment_sha256(config, folder)
+    return Request(config, check_run_name(run or config.name), folder, store, files, digest)
+
+
+def keep_data(request: Request) -> None:
+    """Put the request's data files into the store."""
+    for file in request.data.values():
+        keep(request.store, file)

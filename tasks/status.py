@@ -1,0 +1,146 @@
+"""The state of a run in plain values, from the store alone: what `headrace status --json` prints."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from schemas import config_text, keys
+from schemas.config import Run
+from schemas.errors import RequestError
+from schemas.ledger import Disposition, Kind
+from schemas.manifest import EvaluationReport, RunManifest
+from storage.audit_runs import folders
+from storage.control import read_window, read_worker
+from storage.ledger import read_entry
+from storage.objects import ObjectStore
+from tasks import last_step
+from tasks.initial import read_champion
+from tasks.lease import is_held
+from tasks.record import read_run
+from tasks.survey import read_report, read_rl
+
+
+def runs(store: ObjectStore) -> list[dict[str, Any]]:
+    """Every run of the store, oldest first: name, state, when it was created, where it came from."""
+    found = [m for m in (read_run(store, name) for name in folders(store, "runs/")) if m is not None]
+    return [
+        {"run": m.run, "state": _state(store, m), "created": m.created, "parents": [p.model_dump() for p in m.parents]}
+        for m in sorted(found, key=lambda m: m.created)
+    ]
+
+
+def status(store: ObjectStore, run: str) -> dict[str, Any]:
+    """One run: stages, RL, evaluations, champion. RequestError if there is no such run."""
+    manifest = read_run(store, run)
+    if manifest is None:
+        raise RequestError(f"there is no run `{run}` in {store.url}: `headrace status` lists the runs")
+    config = config_text.check(manifest.config, keys.run_manifest(run))
+    champion = read_champion(store, config)
+    return {
+        "run": run,
+        "state": _state(store, manifest),
+        "reason": manifest.reason,
+        "parents": [p.model_dump() for p in manifest.parents],
+        "stages": list(_stages(store, manifest, config)),
+        "rl": _rl(store, manifest, config),
+        "evaluations": [_evaluation(r) for r in reports(store, run)],
+        "champion": champion.model_dump(mode="json") if champion else None,
+    }
+
+
+def reports(store: ObjectStore, run: str) -> list[EvaluationReport]:
+    """The reports of a run's finished evaluations."""
+    found = (read_report(store, keys.evaluation(run, key)) for key in folders(store, f"{keys.run(run)}/evaluations/"))
+    return [r for r in found if r is not None]
+
+
+def _state(store: ObjectStore, manifest: RunManifest) -> str:
+    """A run that says it is running while nobody holds its lease was interrupted."""
+    abandoned = manifest.state == "running" and not is_held(store, keys.run_lease(manifest.run))
+    return "interrupted" if abandoned else manifest.state
+
+
+def _stages(store: ObjectStore, manifest: RunManifest, config: Run) -> Iterator[dict[str, str]]:
+    working = _state(store, manifest) == "running"
+    names = [n for n in manifest.stages if n != "rl"] or [s.name for s in config.warm_up]
+    for name in [*names, "rl"]:
+        key = manifest.stages.get(name, "")
+        finished = key != "" and _finished(store, manifest.run, name, key, config)
+        yield {
+            "name": name,
+            "state": "finished" if finished else "running" if working and key else "waiting",
+            "key": key,
+        }
+        working = working and finished
+
+
+def _finished(store: ObjectStore, run: str, name: str, key: str, config: Run) -> bool:
+    if name != "rl":
+        return store.head(keys.stage_manifest(name, key)) is not None
+    manifest = read_rl(store, keys.rl(run, key))
+    return manifest is not None and manifest.steps >= config.rl.steps
+
+
+def _rl(store: ObjectStore, manifest: RunManifest, config: Run) -> dict[str, Any] | None:
+    """The newest RL stage, counted from its ledger; None before it has one."""
+    if not manifest.rl_keys:
+        return None
+    base = keys.rl(manifest.run, manifest.stages.get("rl") or manifest.rl_keys[-1])
+    dispositions, staleness, steps = _ledger(store, base)
+    window = read_window(store, base)
+    kept = last_step.read(store, base)
+    return {
+        "key": base.rpartition("rl-")[2],
+        "step": steps,
+        "steps": config.rl.steps,
+        "policy_version": window[0].version if window else -1,
+        "dispositions": dispositions,
+        "staleness": {
+            "mean": sum(k * n for k, n in staleness.items()) / max(staleness.total(), 1),
+            "max": max(staleness, default=0),
+            "bound": config.rl.max_staleness,
+        },
+        "trainer_idle_ratio": kept.get("trainer_idle_ratio"),
+        "rollouter_idle_ratio": _rollouter_idle(store, base),
+        "reward": kept.get("reward"),
+        "success": kept.get("success"),
+    }
+
+
+def _ledger(store: ObjectStore, base: str) -> tuple[dict[str, int], Counter[int], int]:
+    """Rows by disposition, trained rows by staleness, and the number of steps."""
+    dispositions, staleness, steps, index = Counter[str](), Counter[int](), 0, 0
+    while (entry := read_entry(store, base, index)) is not None:
+        index += 1
+        steps = max(steps, entry.record.metadata.step + (entry.record.metadata.kind == "step"))
+        rows = [r for r in entry.record.rows if r.kind == Kind.TRAJECTORY]
+        dispositions.update(str(r.disposition) for r in rows)
+        staleness.update(r.staleness or 0 for r in rows if r.disposition == Disposition.TRAINED)
+    return dict(dispositions), staleness, steps
+
+
+def _rollouter_idle(store: ObjectStore, base: str) -> float | None:
+    """Share of the workers' time in which none of their episodes was being generated."""
+    idle = seconds = 0.0
+    number = 0
+    while (found := read_worker(store, base, number)) is not None:
+        number += 1
+        idle += found[0].counters.get("idle_seconds", 0.0)
+        seconds += found[0].counters.get("seconds", 0.0)
+    return idle / seconds if seconds else None
+
+
+def _evaluation(report: EvaluationReport) -> dict[str, Any]:
+    wanted = (
+        "name",
+        "checkpoint",
+        "weights_sha256",
+        "tasks",
+        "tasks_sha256",
+        "temperature",
+        "success",
+        "low",
+        "high",
+        "n",
+    )
+    return {name: getattr(report, name) for name in wanted}

@@ -1,0 +1,74 @@
+"""Keeping a process alive for as long as that makes sense.
+
+A child that dies is started anew (with a new id of its own), after a growing pause and a limited number of times. One
+cause twice in a row, a wrong request, or a reason of its own ends it: repeating would only spin. A stop is a return.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from schemas.errors import RequestError, RunStopped
+from tasks.children import Command, Event, Outcome, run_child
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """How often a child is started anew. A child that lived `healthy` seconds has its restarts forgiven."""
+
+    limit: int = 4
+    pause: float = 0.5
+    longest_pause: float = 20.0
+    healthy: float = 120.0
+
+
+def keep_running(
+    command: Command,
+    on_event: Callable[[Event], None],
+    *,
+    stop: Callable[[], bool],
+    silence: float,
+    grace: float = 20.0,
+    restarts: Restarts = Restarts(),
+) -> Outcome:
+    """Run a child until it ends well or we stop it. RunStopped (or RequestError) with the cause once it can't go on."""
+    failures, last_cause = 0, ""
+    while True:
+        started = time.monotonic()
+        outcome = run_child(command, on_event, stop=stop, silence=silence, grace=grace)
+        if outcome.code == 0 or outcome.stopped:
+            return outcome
+        if time.monotonic() - started > restarts.healthy:
+            failures, last_cause = 0, ""
+        failures += 1
+        if outcome.refused:
+            raise RequestError(outcome.cause)
+        repeated = outcome.code > 0 and outcome.cause == last_cause
+        if outcome.deliberate or repeated or failures > restarts.limit:
+            raise RunStopped(_give_up(command, outcome, failures))
+        last_cause = outcome.cause
+        pause = min(restarts.pause * 2 ** (failures - 1), restarts.longest_pause)
+        on_event({"event": "restart", "message": f"{command.name} {outcome.cause}; starting it again in {pause:g} s"})
+        if _wait(pause, stop):
+            return Outcome(outcome.code, stopped=True)
+
+
+def _give_up(command: Command, outcome: Outcome, failures: int) -> str:
+    if outcome.deliberate:
+        return outcome.cause
+    times = f" ({failures} times)" if failures > 1 else ""
+    return (
+        f"{command.name} failed{times}: it {outcome.cause}"
+        if outcome.code <= 0
+        else f"{command.name} failed{times}: {outcome.cause}"
+    )
+
+
+def _wait(seconds: float, stop: Callable[[], bool]) -> bool:
+    """Whether a stop came within the time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if stop():
+            return True
+        time.sleep(0.05)
+    return stop()

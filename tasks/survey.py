@@ -1,0 +1,191 @@
+"""How far a run has come, read from manifests alone. What to do next follows from it; nothing else remembers progress.
+
+A stage's key needs the digests of its inputs, so a stage whose inputs are not made yet has no key yet.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from schemas import keys, seeds
+from schemas.manifest import EvaluationReport, GateDecision, RLManifest, RunManifest, StageManifest, WeightsRef
+from storage.objects import ObjectStore, find
+from tasks import plan
+from tasks.initial import read_channel
+from tasks.request import Request
+
+State = Literal["waiting", "ready", "finished"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run. `waiting`: its inputs are not there; `ready`: it can be done; `weights`: what it made."""
+
+    name: str
+    kind: str
+    key: str
+    state: State
+    weights: WeightsRef | None = None
+    ref: str = ""
+    """How people call its weights: `stages/…` or `RUN@STEP`."""
+    parent: WeightsRef | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Playing one task set with one set of weights. `setting` names the task set (`evaluation.tasks`, …)."""
+
+    name: str
+    setting: str
+    checkpoint: str
+    weights: WeightsRef
+    temperature: float
+    samples: int
+    seed: int
+    key: str
+    report: EvaluationReport | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The whole run. `evaluations` and `gate` come once there is a candidate."""
+
+    warm_ups: tuple[Stage, ...]
+    rl: Stage
+    evaluations: tuple[Evaluation, ...]
+    gate_key: str
+    decision: GateDecision | None
+    registered: bool
+    """A promotion that was decided stands in the registry."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return (*self.warm_ups, self.rl)
+
+    @property
+    def finished(self) -> bool:
+        decided = self.decision is not None and (self.registered or not self.decision.promoted)
+        return self.rl.state == "finished" and decided and all(e.report for e in self.evaluations)
+
+
+def survey(request: Request, record: RunManifest) -> Survey:
+    """Read the manifests of every stage that can be named."""
+    warm_ups = tuple(_warm_ups(request, record))
+    rl = _rl(request, warm_ups[-1] if warm_ups else None, record)
+    if rl.weights is None or rl.parent is None:
+        return Survey(warm_ups, rl, (), "", None, False)
+    key = gate_key(request, rl.weights)
+    decision = read_decision(request.store, request.run, key)
+    return Survey(warm_ups, rl, tuple(reported(request, rl)), key, decision, _registered(request, rl.weights))
+
+
+def gate_key(request: Request, candidate: WeightsRef) -> str:
+    """The key of the gate's decision on these weights."""
+    tasks, seed = request.data["promotion.tasks"].sha256, seeds.derive("gate", request.seed)
+    return plan.gate_key(request.config, candidate=candidate.sha256, tasks=tasks, seed=seed)
+
+
+def decision_key(run: str, key: str) -> str:
+    return f"{keys.run(run)}/gates/{key}.json"
+
+
+def read_decision(store: ObjectStore, run: str, key: str) -> GateDecision | None:
+    """What the gate found, if it has decided."""
+    stored = find(store, decision_key(run, key))
+    return GateDecision.from_bytes(stored.data, decision_key(run, key)) if stored else None
+
+
+def reported(request: Request, rl: Stage) -> list[Evaluation]:
+    """The evaluations whose figures are reported: where RL started and where it ended, at every temperature."""
+    settings = request.config.evaluation
+    pairs = [("warm-up", _origin(rl.parent), rl.parent), ("candidate", rl.ref, rl.weights)]
+    return [
+        evaluation(request, name, "evaluation.tasks", ref, weights, temperature, settings.samples)
+        for name, ref, weights in pairs
+        if weights is not None
+        for temperature in settings.temperatures
+    ]
+
+
+def evaluation(
+    request: Request, name: str, setting: str, ref: str, weights: WeightsRef, temperature: float, samples: int
+) -> Evaluation:
+    """One evaluation with its key and, if it has been made, its report."""
+    seed = seeds.derive(setting, request.seed)
+    key = plan.evaluation_key(
+        request.config,
+        weights=weights.sha256,
+        tasks=request.data[setting].sha256,
+        environment=request.environment_sha256,
+        temperature=temperature,
+        samples=samples,
+        seed=seed,
+    )
+    report = read_report(request.store, keys.evaluation(request.run, key))
+    return Evaluation(name, setting, ref, weights, temperature, samples, seed, key, report)
+
+
+def read_report(store: ObjectStore, output: str) -> EvaluationReport | None:
+    """The report of an evaluation's folder, if it is finished."""
+    key = f"{output}/report.json"
+    stored = find(store, key)
+    return EvaluationReport.from_bytes(stored.data, key) if stored else None
+
+
+def _warm_ups(request: Request, record: RunManifest) -> list[Stage]:
+    """The warm-up stages. A run that starts from the champion has none: the champion has been through them."""
+    parent = record.initial
+    if parent is not None and request.config.model.path == "champion":
+        return []
+    found: list[Stage] = []
+    config, seed = request.config, request.warm_up_seed
+    if parent is None and not config.warm_up:
+        return [_stage(request.store, "scratch", "scratch", plan.scratch_key(config, seed), None)]
+    for stage in config.warm_up:
+        if found and found[-1].weights is None:
+            found.append(Stage(stage.name, stage.kind, "", "waiting"))
+            continue
+        data = request.data[f"warm_up.{stage.name}"].sha256
+        key = plan.warm_up_key(config, stage, data=data, parent=parent.sha256 if parent else "", seed=seed)
+        found.append(_stage(request.store, stage.name, stage.kind, key, parent))
+        parent = found[-1].weights
+    return found
+
+
+def _stage(store: ObjectStore, name: str, kind: str, key: str, parent: WeightsRef | None) -> Stage:
+    manifest_key = keys.stage_manifest(name, key)
+    stored = find(store, manifest_key)
+    weights = StageManifest.from_bytes(stored.data, manifest_key).weights if stored else None
+    return Stage(name, kind, key, "finished" if stored else "ready", weights, keys.stage(name, key), parent)
+
+
+def _rl(request: Request, last: Stage | None, record: RunManifest) -> Stage:
+    start = last.weights if last else record.initial
+    if start is None:
+        return Stage("rl", "rl", "", "waiting")
+    key = plan.rl_key(
+        request.config,
+        tasks=request.data["rl.tasks"].sha256,
+        environment=request.environment_sha256,
+        initial=start.sha256,
+        seed=request.seed,
+    )
+    manifest = read_rl(request.store, keys.rl(request.run, key))
+    if manifest is None or manifest.steps < request.config.rl.steps:
+        return Stage("rl", "rl", key, "ready", parent=start)
+    return Stage("rl", "rl", key, "finished", manifest.weights, f"{request.run}@{manifest.checkpoint}", start)
+
+
+def read_rl(store: ObjectStore, base: str) -> RLManifest | None:
+    """The manifest of an RL stage that has finished (it may be continued with more steps)."""
+    key = keys.rl_manifest(base)
+    stored = find(store, key)
+    return RLManifest.from_bytes(stored.data, key) if stored else None
+
+
+def _registered(request: Request, weights: WeightsRef) -> bool:
+    channel, _ = read_channel(request.store, request.config)
+    return any(p.weights.sha256 == weights.sha256 for p in channel.history)
+
+
+def _origin(weights: WeightsRef | None) -> str:
+    return (weights.origin or weights.prefix) if weights else ""

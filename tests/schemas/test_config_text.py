@@ -1,0 +1,92 @@
+"""A configuration is checked before anything starts, and complaints say what to do."""
+
+import pytest
+
+from schemas.config import rl_part
+from schemas.config_text import parse
+from schemas.errors import RequestError
+
+TEXT = """
+name = "calculator"
+[model.architecture]
+hidden_size = 96
+intermediate_size = 256
+num_hidden_layers = 3
+num_attention_heads = 3
+num_key_value_heads = 3
+[[warm_up]]
+name = "copying"
+data = "demos.jsonl"
+steps = 10
+optimizer.learning_rate = 1e-3
+[rl]
+tasks = "train.jsonl"
+steps = 10
+optimizer.learning_rate = 1e-3
+[evaluation]
+tasks = "held_out.jsonl"
+[promotion]
+tasks = "gate.jsonl"
+"""
+
+
+def test_overrides_are_typed_like_the_file_and_reach_list_items_by_name_or_number():
+    run = parse(
+        TEXT,
+        "a.toml",
+        [
+            "rl.steps=3",
+            "warm_up.copying.steps=5",
+            "warm_up.0.shuffle=false",
+            "environment.tools=['calculator']",
+            "rl.loss.dual_clip=4.5",
+            "root=some/where",
+        ],
+    )
+    assert (run.rl.steps, run.warm_up[0].steps, run.warm_up[0].shuffle) == (3, 5, False)
+    assert run.environment.tools == ("calculator",) and run.rl.loss.dual_clip == 4.5 and run.root == "some/where"
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("rl.stepz=3", "a.toml: unknown key `rl.stepz`: did you mean `steps`?"),
+        ("warm_up.0.stps=3", "unknown key `warm_up.0.stps`: did you mean `steps`?"),
+        ("rl.max_staleness=-1", "`rl.max_staleness`: Input should be greater than or equal to 0 (got -1)"),
+        ("rl.group_size=many", "`rl.group_size`: Input should be a valid integer"),
+        ("environment.tools=['a','a']", "registers `a` twice"),
+        ("rl.micro_batch=7", "micro_batch must divide the batch of 64 rows"),
+        ("rl.publish_every=9", "publish at least every max_staleness + 1 updates"),
+        ("model.architecture.num_attention_heads=5", "hidden_size must be a multiple"),
+        ("rollout.engine=scripted", "needs rollout.script"),
+        ("warm_up.3.steps=1", "there is no item `3`"),
+        ("name.x=1", "is a value, not a section"),
+        ("nonsense", "is not of the form a.b=value"),
+        ("rl.steps", "is not of the form a.b=value"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(override, sentence):
+    with pytest.raises(RequestError) as caught:
+        parse(TEXT, "a.toml", [override])
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_missing_sections_and_broken_toml_are_named():
+    with pytest.raises(RequestError, match="`rl` is missing"):
+        parse(TEXT.split("[rl]")[0] + '[evaluation]\ntasks="h"\n[promotion]\ntasks="g"\n', "a.toml")
+    with pytest.raises(RequestError, match=r"a\.toml is not valid TOML"):
+        parse("name = ", "a.toml")
+    with pytest.raises(RequestError, match="from scratch"):
+        parse('name = "x"\n[model]\n' + "[rl]" + TEXT.split("[rl]")[1], "a.toml")
+
+
+def test_a_stage_key_hashes_what_is_made_not_where_or_how_fast():
+    plain = rl_part(parse(TEXT, "a.toml"))
+    assert plain == rl_part(parse(TEXT, "a.toml", ["rl.steps=99", "rollout.workers=9", "root=x", "rl.cores=[0]"]))
+    assert plain != rl_part(parse(TEXT, "a.toml", ["rl.max_staleness=3"]))
+    assert plain != rl_part(parse(TEXT, "a.toml", ["rollout.temperature=0.5"]))
+
+
+def test_a_falling_schedule_without_its_own_length_makes_the_steps_part_of_the_key():
+    falling = ["rl.optimizer.schedule=cosine"]
+    assert rl_part(parse(TEXT, "a", falling)) != rl_part(parse(TEXT, "a", [*falling, "rl.steps=99"]))

@@ -1,0 +1,148 @@
+"""Stand-ins for our processes: they keep the contract with the store and the supervisor, and learn nothing."""
+
+import argparse
+import hashlib
+import os
+import signal
+import sys
+import time
+
+from schemas import keys
+from schemas.manifest import (
+    CheckpointManifest,
+    EvaluationReport,
+    EvaluationSpec,
+    Numerics,
+    RLManifest,
+    RLSpec,
+    SFTSpec,
+    StageManifest,
+    WeightsRef,
+    Window,
+)
+from storage.control import beat, read_window, register_worker
+from storage.objects import ObjectExists, find
+from storage.open import open_store
+from storage.process import emit, run_process, stop_requested
+from storage.rows import read_tasks
+
+NUMERICS = Numerics(jax="0", jaxlib="0", xla_flags="", device_kind="cpu", device_count=1, cores=1)
+
+
+def weights(prefix: str, origin: str) -> WeightsRef:
+    return WeightsRef(prefix=prefix, sha256=hashlib.sha256(prefix.encode()).hexdigest(), origin=origin)
+
+
+def sft(args: argparse.Namespace) -> None:
+    store = open_store(args.root)
+    spec = SFTSpec.from_bytes(store.get(args.spec).data, args.spec)
+    emit("sft", step=1, steps=1, loss=1.0, accuracy=0.5, tokens_per_second=10.0)
+    folder = keys.stage(spec.stage, spec.key)
+    manifest = StageManifest(
+        stage=spec.stage, key=spec.key, config={}, inputs=spec.inputs, weights=weights(f"{folder}/weights/0", folder),
+        code="0", started=0, ended=1,
+    )  # fmt: skip
+    store.create(keys.stage_manifest(spec.stage, spec.key), manifest.to_bytes())
+
+
+def worker(args: argparse.Namespace) -> None:
+    store = open_store(args.root)
+    state = register_worker(store, args.base, worker=f"w{os.getpid()}", host="here", pid=os.getpid())
+    emit("worker", worker=state.worker, version=0, in_flight=1, trajectories=0, rollouter_idle_ratio=0.5)
+    while not stop_requested():
+        window = read_window(store, args.base)
+        if window is not None and window[0].closed:
+            break
+        time.sleep(0.05)
+    beat(
+        store, args.base, state.model_copy(update={"state": "left", "counters": {"idle_seconds": 1.0, "seconds": 4.0}})
+    )
+
+
+def learner(args: argparse.Namespace) -> int | None:
+    store = open_store(args.root)
+    spec = RLSpec.from_bytes(store.get(keys.spec(args.base)).data, "spec")
+    if os.environ.get("FAKE_LEARNER") == "fails":
+        emit("error", kind="RunStopped", message="the loss is not a number at step 0", exit_code=1)
+        sys.exit(1)
+    steps = spec.config["rl"]["steps"]
+    marker = f"{args.base}/died.json"
+    if os.environ.get("FAKE_LEARNER") == "dies" and find(store, marker) is None:
+        store.put(marker, b"{}")
+        os.kill(os.getpid(), signal.SIGKILL)
+    for step in range(1, steps + 1):
+        emit(
+            "step", step=step, steps=steps, version=step, reward=0.5, success=0.5, staleness_mean=1.0, staleness_max=2,
+            trainer_idle_ratio=0.25, tokens_per_second=100.0,
+        )  # fmt: skip
+        time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", "0")))
+        if stop_requested():
+            emit("stopped", step=step)
+            return 0
+    policy = weights(f"{args.base}/policies/{steps:08d}/x", f"{spec.run}@{steps}")
+    checkpoint = CheckpointManifest(
+        step=steps, version=steps, learner="x", prefix="x", files={}, params_sha256="", optimizer_sha256="", prng="",
+        cursor={}, workers=2, low=0, limit=0, ended=(), admitted={}, recorded=(), unreadable=(), empty_steps=0,
+        dispositions={}, ledger_index=steps, ledger_head="head", parent=None, initial=spec.initial, policy=policy,
+        config_digest="", code="0", numerics=NUMERICS,
+    )  # fmt: skip
+    store.put(keys.checkpoint_manifest(args.base, steps), checkpoint.to_bytes())
+    window = Window(version=steps, step=steps, limit=0, low=0, ended=(), closed=True, learner="x")
+    store.put(keys.window(args.base), window.to_bytes())
+    manifest = RLManifest(
+        key=spec.key, steps=steps, version=steps, checkpoint=steps, weights=policy, ledger_head="head", dispositions={},
+        started=0, ended=1,
+    )  # fmt: skip
+    store.put(keys.rl_manifest(args.base), manifest.to_bytes())
+    return 0
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Weights of a warm-up solve every second problem, others all (or none, on request)."""
+    store = open_store(args.root)
+    spec = EvaluationSpec.from_bytes(store.get(args.spec).data, args.spec)
+    tasks = read_tasks(store.get(spec.tasks).data, "jsonl", spec.tasks)
+    good = 0.0 if os.environ.get("FAKE_CANDIDATE") == "bad" else 1.0
+    scores = {t.id: good if "@" in spec.checkpoint else float(i % 2) for i, t in enumerate(tasks)}
+    success = sum(scores.values()) / len(scores)
+    emit("evaluation", name=spec.name, done=len(tasks), n=len(tasks), success=success)
+    report = EvaluationReport(
+        name=spec.name, checkpoint=spec.checkpoint, weights_sha256=spec.weights.sha256, tasks=spec.tasks,
+        tasks_sha256=spec.tasks_sha256, temperature=spec.temperature, seed=spec.seed, n=len(tasks), success=success,
+        low=max(0.0, success - 0.1), high=min(1.0, success + 0.1), confidence=spec.confidence, reward=success,
+        scores=scores, statuses={}, trajectories=spec.output, code="0", seconds=1.0,
+    )  # fmt: skip
+    try:
+        store.create(f"{spec.output}/report.json", report.to_bytes())
+    except ObjectExists:
+        return
+
+
+def loud(args: argparse.Namespace) -> int:
+    """Says a line, noise, and ends with the code that the spec names."""
+    emit("log", message="hello")
+    print("not json")
+    print("to stderr", file=sys.stderr)
+    if args.spec == "hangs":
+        time.sleep(60)
+    if args.spec == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        emit("ready")
+        time.sleep(60)
+    if args.spec == "waits":
+        while not stop_requested():
+            time.sleep(0.01)
+        return 0
+    if args.spec == "raises":
+        raise ValueError("a bug")
+    if args.spec == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(args.spec)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what")
+    for name in ("--root", "--base", "--spec", "--index", "--run"):
+        parser.add_argument(name)
+    run_process(lambda args: globals()[args.what](args), parser)

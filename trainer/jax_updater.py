@@ -1,0 +1,76 @@
+"""The updater that learns: a decoder's parameters and AdamW under one jitted step."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from models.config import DecoderConfig
+from models.logprobs import token_logprobs
+from models.pure import Params
+from models.weights import params_digest
+from schemas.config import Run
+from schemas.errors import RunStopped
+from schemas.manifest import CheckpointManifest, Numerics, Probe
+from storage.objects import ObjectStore
+from trainer import snapshot
+from trainer.assembler import Row
+from trainer.batch import pad_batch
+from trainer.numerics import numerics
+from trainer.optimizer import make_optimizer
+from trainer.step import init_state, make_rl_step, positions
+
+_PROBE_TOKENS = 16
+
+
+class JaxUpdater:
+    """Implements `trainer.updater.Updater` on this process's devices."""
+
+    def __init__(self, store: ObjectStore, base: str, config: Run, decoder: DecoderConfig, params: Params) -> None:
+        rl = config.rl
+        self._store, self._base, self._decoder = store, base, decoder
+        self._rows, self._length = rl.groups_per_batch * rl.group_size, config.rollout.max_length
+        optimizer = make_optimizer(rl.optimizer, rl.steps)
+        parts = self._rows // rl.micro_batch if rl.micro_batch else 1
+        self._state = init_state(jax.tree.map(jnp.array, params), optimizer)
+        self._step = make_rl_step(decoder, rl.loss, optimizer, parts)
+        self._probe = _probe_tokens(decoder.vocab_size)
+        self._logprobs = jax.jit(lambda p, t: token_logprobs(decoder, p, t, positions(t), jnp.ones_like(t, bool))[0])
+
+    def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
+        batch = pad_batch([r.trajectory for r in rows], advantages, self._rows, self._length)
+        self._state, figures = self._step(self._state, batch)
+        found = {k: float(v) for k, v in figures.items()}
+        if not np.isfinite(found["loss"]) or not np.isfinite(found["grad_norm"]):
+            raise RunStopped(
+                f"the update is not finite (loss {found['loss']}, gradient norm {found['grad_norm']}): lower "
+                f"rl.optimizer.learning_rate; the batch is in the ledger and its shards are kept"
+            )
+        return found
+
+    def probe(self) -> Probe:
+        logprobs = np.asarray(self._logprobs(self._state.params, self._probe[None]))[0, 1:]
+        return Probe(tokens=tuple(int(t) for t in self._probe), logprobs=tuple(float(p) for p in logprobs))
+
+    @property
+    def params(self) -> Any:
+        return self._state.params
+
+    def params_digest(self) -> str:
+        return params_digest(self._state.params)
+
+    def save(self, step: int, learner: str) -> tuple[str, dict[str, str], str]:
+        prefix, files = snapshot.save(self._store, self._base, self._state, step, learner)
+        return prefix, files, snapshot.optimizer_digest(self._state)
+
+    def load(self, manifest: CheckpointManifest) -> None:
+        self._state = snapshot.load(self._store, manifest, self._state)
+
+    def numerics(self) -> Numerics:
+        return numerics()
+
+
+def _probe_tokens(vocabulary: int) -> np.ndarray:
+    """Token ids spread over the vocabulary, the same for every policy of a model."""
+    return ((np.arange(_PROBE_TOKENS) * 7919 + 13) % vocabulary).astype(np.int32)

@@ -1,0 +1,133 @@
+"""The supervised warm-up as a spawned process: `python -P -m trainer.sft --root URL --spec KEY`.
+
+The stage's manifest is created last, so a half-written attempt never counts; a stage that has one is done.
+"""
+
+import argparse
+import time
+import uuid
+from typing import Any
+
+from schemas import keys
+from schemas.config import SFT, Run
+from schemas.errors import RequestError, RunStopped
+from schemas.manifest import SFTSpec, StageManifest, WeightsRef
+from schemas.version import code_version
+from storage.objects import ObjectExists, ObjectStore
+from storage.open import open_store
+from storage.process import emit, run_process, stop_requested
+from storage.rows import read_demonstrations
+from trainer.numerics import bind_cores, numerics
+
+
+def main(args: argparse.Namespace) -> int:
+    """Train the stage that the spec names, unless it is done."""
+    store = open_store(args.root)
+    spec = SFTSpec.from_bytes(store.get(args.spec).data, args.spec)
+    done = keys.stage_manifest(spec.stage, spec.key)
+    if store.head(done) is not None:
+        return 0
+    config = Run.model_validate(spec.config)
+    bind_cores(config.rl.cores)
+    stage = next((s for s in config.warm_up if s.name == spec.stage), None)
+    if stage is None:
+        raise RequestError(f"{args.spec} names the warm-up stage `{spec.stage}`, which its configuration does not have")
+    started = time.time()
+    trained = train(store, spec, config, stage)
+    if trained is None:
+        emit("stopped")
+        return 0
+    weights, metrics = trained
+    manifest = StageManifest(
+        stage=spec.stage,
+        key=spec.key,
+        config=stage.model_dump(mode="json"),
+        inputs=spec.inputs,
+        weights=weights,
+        metrics=metrics,
+        code=code_version(),
+        numerics=numerics(),
+        started=started,
+        ended=time.time(),
+    )
+    try:
+        store.create(done, manifest.to_bytes())
+    except ObjectExists:
+        emit("log", message=f"{done} was written by another process meanwhile: its result stands")
+    return 0
+
+
+def train(store: ObjectStore, spec: SFTSpec, config: Run, stage: SFT) -> tuple[WeightsRef, dict[str, float]] | None:
+    """Train and store the weights; None if a stop was asked for."""
+    import jax
+    import jax.numpy as jnp
+
+    from models.stored import save_weights
+    from trainer.optimizer import make_optimizer
+    from trainer.sft_data import collate, encode_all, order
+    from trainer.step import init_state, make_sft_step
+
+    decoder, params, tokenizer = _start(store, spec, config)
+    suffix = spec.data.rpartition(".")[2]
+    demonstrations = read_demonstrations(store.get(spec.data).data, suffix, stage.data)
+    examples = encode_all(demonstrations, tokenizer, stage.max_length, stage.data)
+    optimizer = make_optimizer(stage.optimizer, stage.steps)
+    state = init_state(jax.tree.map(jnp.array, params), optimizer)
+    step = make_sft_step(decoder, optimizer)
+    figures: dict[str, float] = {}
+    progress = _Progress(stage)
+    plan = order(len(examples), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
+    for number, chosen in enumerate(plan, 1):
+        if stop_requested():
+            return None
+        batch = collate([examples[i] for i in chosen], stage.max_length)
+        state, found = step(state, batch)
+        figures = {"loss": float(found["loss"]), "grad_norm": float(found["grad_norm"])}
+        if not jnp.isfinite(found["loss"]):
+            raise RunStopped(f"the loss of warm-up `{stage.name}` is not finite at step {number}: lower its learning_rate")
+        progress.tell(number, figures, int(batch.valid.sum()))
+    prefix = f"{keys.stage(spec.stage, spec.key)}/weights/{uuid.uuid4().hex[:8]}"
+    origin = keys.stage(spec.stage, spec.key)
+    return save_weights(store, prefix, decoder, state.params, tokenizer, "float32", origin), figures
+
+
+def _start(store: ObjectStore, spec: SFTSpec, config: Run) -> tuple[Any, Any, Any]:
+    """Decoder shape, parameters and tokenizer to start from: given weights, or from scratch by the seed."""
+    from models.config import DecoderConfig
+    from models.pure import init_params
+    from models.stored import load_weights
+    from models.tokenizer import ByteTokenizer
+
+    if spec.initial is not None:
+        return load_weights(store, spec.initial)
+    shape = config.model.architecture
+    if shape is None:
+        raise RequestError("a warm-up without initial weights needs [model.architecture]")
+    tokenizer = ByteTokenizer()
+    sizes = shape.model_dump()
+    head_dim = shape.hidden_size // shape.num_attention_heads
+    decoder = DecoderConfig(vocab_size=tokenizer.vocab_size, head_dim=head_dim, **sizes)
+    return decoder, init_params(decoder, spec.seed), tokenizer
+
+
+class _Progress:
+    """Tells the supervisor about a step, at most twice a second."""
+
+    def __init__(self, stage: SFT) -> None:
+        self._stage, self._last, self._started, self._tokens = stage, 0.0, time.monotonic(), 0
+
+    def tell(self, step: int, figures: dict[str, float], tokens: int) -> None:
+        now = time.monotonic()
+        self._tokens += tokens
+        if now - self._last < 0.5 and step < self._stage.steps:
+            return
+        self._last = now
+        rate = self._tokens / (now - self._started)
+        emit("sft", name=self._stage.name, step=step, steps=self._stage.steps, tokens_per_second=rate, **figures)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--spec", required=True)
+    run_process(main, parser)

@@ -1,0 +1,83 @@
+"""Demonstrations as token streams: exactly what an episode would feed and sample, with the assistant's turns marked."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from models.chat import ChatFormat, chat_format
+from models.tokenizer import Tokenizer
+from schemas import seeds
+from schemas.data import Demonstration
+from schemas.errors import RequestError
+from schemas.messages import Message, ToolSpec
+from trainer.batch import Batch, empty
+
+Example = tuple[list[int], list[bool]]
+"""Tokens and, for each, whether it is trained."""
+
+
+def encode(demonstration: Demonstration, chat: ChatFormat) -> Example:
+    """The conversation's stream: prompt, then assistant turns (trained) and what answers them (not trained)."""
+    messages, tools = demonstration.messages, demonstration.tools
+    first = next(i for i, m in enumerate(messages) if m.role == "assistant")
+    tokens = chat.prompt(messages[:first], tools)
+    mask = [False] * len(tokens)
+    for answers, turn in _turns(messages[first:]):
+        fed = chat.continuation(answers) if answers else []
+        sampled = chat.assistant(turn)
+        tokens += fed + sampled
+        mask += [False] * len(fed) + [True] * len(sampled)
+    return tokens, mask
+
+
+def encode_all(demonstrations: Sequence[Demonstration], tokenizer: Tokenizer, length: int, where: str) -> list[Example]:
+    """Every demonstration's stream. RequestError names the first that is longer than `length` tokens."""
+    formats: dict[tuple[str, ...], ChatFormat] = {}
+    return [_checked(i, d, _format(d.tools, tokenizer, formats), length, where) for i, d in enumerate(demonstrations)]
+
+
+def _format(tools: tuple[ToolSpec, ...], tokenizer: Tokenizer, known: dict[tuple[str, ...], ChatFormat]) -> ChatFormat:
+    key = tuple(repr(t) for t in tools)
+    if key not in known:
+        known[key] = chat_format(tokenizer, tools)
+    return known[key]
+
+
+def _checked(number: int, demonstration: Demonstration, chat: ChatFormat, length: int, where: str) -> Example:
+    tokens, mask = encode(demonstration, chat)
+    if len(tokens) > length:
+        raise RequestError(
+            f"{where}: demonstration {number + 1} has {len(tokens)} tokens, more than max_length = {length}: "
+            f"raise it or shorten the demonstration"
+        )
+    return tokens, mask
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[tuple[list[Message], Message]]:
+    """Each assistant message with the messages between it and the one before."""
+    between: list[Message] = []
+    for message in messages:
+        if message.role == "assistant":
+            yield between, message
+            between = []
+        else:
+            between.append(message)
+
+
+def order(count: int, batch: int, steps: int, seed: int, shuffle: bool) -> np.ndarray:
+    """[steps, batch] which examples each step takes: every epoch is all of them, permuted by the seed or as they stand."""
+    epochs = -(-steps * batch // count)
+    rng = np.random.default_rng(seeds.derive("sft", seed))
+    one = [rng.permutation(count) if shuffle else np.arange(count) for _ in range(epochs)]
+    return np.concatenate(one)[: steps * batch].reshape(steps, batch)
+
+
+def collate(examples: Sequence[Example], length: int) -> Batch:
+    """Examples as a padded batch; only `tokens`, `valid` and `mask` matter to SFT."""
+    out = empty(len(examples), length)
+    for i, (tokens, mask) in enumerate(examples):
+        out.tokens[i, : len(tokens)] = tokens
+        out.valid[i, : len(tokens)] = True
+        out.mask[i, : len(tokens)] = mask
+    out.weights[:] = 1.0
+    return out

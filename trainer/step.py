@@ -1,0 +1,102 @@
+"""The jitted optimizer step. Shapes are fixed, so it compiles once; sums stay unreduced over micro-batches."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from models.config import DecoderConfig
+from models.logprobs import token_logprobs
+from models.pure import Params
+from schemas.config import Loss
+from trainer.batch import Batch
+from trainer.losses import AGGREGATIONS, clipped_surrogate, means, merged, metric_sums
+
+
+class TrainState(NamedTuple):
+    """What an optimizer step changes, and all of it."""
+
+    params: Params
+    optimizer: Any
+
+
+Sums = tuple[jax.Array, dict[str, jax.Array]]
+PartLoss = Callable[[Params, Batch], tuple[jax.Array, Sums]]
+"""(parameters, micro-batch) → (sum of the loss, (its count, sums of metrics))."""
+Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+
+
+def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """The state before the first step."""
+    return TrainState(params, optimizer.init(params))
+
+
+def make_rl_step(config: DecoderConfig, loss: Loss, optimizer: optax.GradientTransformation, parts: int = 1) -> Step:
+    """A step of the clipped policy loss; the batch is taken in `parts` equal micro-batches."""
+    aggregate = AGGREGATIONS[loss.aggregation]
+
+    def part_loss(params: Params, batch: Batch) -> tuple[jax.Array, Sums]:
+        logprobs, entropy = token_logprobs(config, params, batch.tokens, positions(batch.tokens), batch.valid)
+        policy = clipped_surrogate(
+            logprobs,
+            batch.behaviour,
+            batch.advantages,
+            clip_low=loss.clip_low,
+            clip_high=loss.clip_high,
+            dual_clip=loss.dual_clip,
+        )
+        total, count = aggregate(policy.loss, batch.mask, batch.weights)
+        return total, (count, metric_sums(policy, logprobs, batch.behaviour, entropy, batch.mask))
+
+    return _jitted(part_loss, optimizer, parts, means)
+
+
+def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation) -> Step:
+    """A step of the negative log-likelihood, averaged over the batch's masked tokens."""
+
+    def part_loss(params: Params, batch: Batch) -> tuple[jax.Array, Sums]:
+        logprobs, entropy = token_logprobs(config, params, batch.tokens, positions(batch.tokens), batch.valid)
+        sums = {"tokens": jnp.sum(batch.mask), "entropy": jnp.sum(entropy * batch.mask)}
+        return -jnp.sum(logprobs * batch.mask), (sums["tokens"], sums)
+
+    return _jitted(part_loss, optimizer, 1, lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)})
+
+
+def positions(tokens: jax.Array) -> jax.Array:
+    """[B, T] positions of right-padded rows."""
+    return jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
+
+
+def _jitted(part_loss: PartLoss, optimizer: optax.GradientTransformation, parts: int, finish: Any) -> Step:
+    value_and_grad = jax.value_and_grad(part_loss, has_aux=True)
+
+    def gradients(params: Params, batch: Batch) -> Any:
+        if parts == 1:
+            return value_and_grad(params, batch)
+        split = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
+        first = jax.eval_shape(value_and_grad, params, jax.tree.map(lambda x: x[0], split))
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), first)
+
+        def add(total: Any, part: Batch) -> tuple[Any, None]:
+            return _added(total, value_and_grad(params, part)), None
+
+        return jax.lax.scan(add, zero, split)[0]
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        (total, (count, sums)), grads = gradients(state.params, batch)
+        count = jnp.maximum(count, 1e-9)
+        grads = jax.tree.map(lambda g: g / count, grads)
+        updates, new = optimizer.update(grads, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        figures = {"loss": total / count, "grad_norm": optax.global_norm(grads)} | finish(sums)
+        return TrainState(params, new), figures
+
+    return jax.jit(step, donate_argnums=0)
+
+
+def _added(one: Any, other: Any) -> Any:
+    """Two micro-batches' losses, counts and gradients summed, and their metrics merged."""
+    ((loss, (count, sums)), grads), ((loss2, (count2, sums2)), grads2) = one, other
+    return (loss + loss2, (count + count2, merged(sums, sums2))), jax.tree.map(jnp.add, grads, grads2)
