@@ -5,6 +5,7 @@ Commands are imported when they run: `--help` imports none of them.
 
 import argparse
 import importlib
+import signal
 import sys
 
 DONE, STOPPED = 0, 1
@@ -45,6 +46,8 @@ def main(argv: list[str]) -> int:
         args = parser().parse_args(argv)
     except SystemExit as error:
         return int(error.code or 0)
+    if args.command != "serve":  # a server of firings has its own way of ending
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return importlib.import_module(f"flows.commands.{args.module}").main(args) or DONE
     except KeyboardInterrupt:

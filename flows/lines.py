@@ -22,7 +22,7 @@ class Lines:
 
     def _due(self, source: str, event: Event) -> bool:
         """Whether it is time for another routine line; the last of a series is always due."""
-        last = (event.get("step") == event.get("steps") and "step" in event) or event.get("done") == event.get("n")
+        last = any(part in event and event[part] == event.get(whole) for part, whole in _PARTS)
         now, pause = self._clock(), _OFTEN[event["event"]]
         if not last and now - self._last.get(source, -pause) < pause:
             return False
@@ -30,6 +30,7 @@ class Lines:
         return True
 
 
+_PARTS = (("step", "steps"), ("done", "n"))
 _OFTEN = {"step": 1.0, "sft": 3.0, "evaluation": 5.0}
 
 
@@ -64,7 +65,8 @@ def _skipped(e: Event) -> str:
 
 
 def _message(e: Event) -> str:
-    return str(e.get("message", ""))
+    """A message, and where a bug of ours speaks, what its author needs."""
+    return "\n".join(str(e[part]) for part in ("message", "traceback") if part in e)
 
 
 def _recovered(e: Event) -> str:
@@ -81,7 +83,6 @@ _WORDS: dict[str, Callable[[Event], str]] = {
     "restart": _message,
     "error": _message,
     "log": _message,
-    "gate": _message,
     "recovered": _recovered,
 }
 

@@ -1,7 +1,7 @@
 """A Prefect server for one run, where none was set up: nothing has to be started beforehand.
 
-It is a child in a process group of its own, so that a Ctrl-C reaches only the driver, and it dies with the driver however
-that ends. Run as a module it is that child.
+It is a child in a process group of its own, so that a Ctrl-C reaches only the driver, and it dies with the driver
+however that ends. Run as a module it is that child.
 """
 
 import argparse

@@ -1,21 +1,26 @@
 """What an episode asks of an engine: tokens in, tokens out, with log-probs and the policy version of every token.
 
 A request carries the whole stream so far; an engine may keep keys and values of a session between turns, but must not
-let that change what is sampled. Made by `rollout.episode`; kept by `rollout.jax_engine` and `rollout.scripted`.
+let that change what is sampled. Asked by `rollout.collect`; kept by `rollout.jax_engine` and `rollout.scripted`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from schemas.errors import RequestError
 
 Finish = Literal["stop", "length", "context"]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample one turn. Temperature 0 takes the likeliest token."""
+    """How to sample one turn."""
 
     max_tokens: int
+    """At least 1."""
     temperature: float
+    """0 takes the likeliest token."""
     stop_ids: tuple[int, ...]
 
 
@@ -29,7 +34,7 @@ class Request:
     """The whole stream of the episode so far."""
     sampling: Sampling
     seed: int
-    """Decides the samples, whatever else the engine is doing."""
+    """In [0, 2**32). Decides the samples, whatever else the engine is doing."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,10 @@ class Engine(Protocol):
     """The policy in use; -1 before the first."""
 
     async def generate(self, request: Request) -> Completion:
-        """Sample one turn. RequestError for a stream that does not fit; cancelling frees what it held."""
+        """Sample one turn, once there is a policy; cancelling frees what it held.
+
+        RequestError for a request that can't be served, RunStopped where the engine has failed or is closed.
+        """
         ...
 
     def release(self, session: str) -> None:
@@ -66,7 +74,7 @@ class Engine(Protocol):
         ...
 
     def counters(self) -> dict[str, float]:
-        """Work done so far: `prompt_tokens`, `prefilled_tokens`, `generated_tokens`, `busy_seconds`."""
+        """Work done so far: `prompt_tokens`, `prefilled_tokens`, `generated_tokens`, `dispatches`, `busy_seconds`."""
         ...
 
     async def close(self) -> None:
@@ -74,7 +82,30 @@ class Engine(Protocol):
         ...
 
 
+def no_work() -> dict[str, float]:
+    """Counters of an engine that has done nothing yet."""
+    return dict.fromkeys(("prompt_tokens", "prefilled_tokens", "generated_tokens", "dispatches", "busy_seconds"), 0.0)
+
+
 def check_version(current: int, version: int) -> None:
-    """Refuse to go back to an older policy."""
+    """ValueError for going back to an older policy."""
     if version < current:
         raise ValueError(f"policy {version} is older than policy {current}, which is in use: weights never go back")
+
+
+def check_request(request: Request, context: int) -> None:
+    """RequestError for what no engine with room for `context` tokens can serve."""
+    tokens, sampling = len(request.token_ids), request.sampling
+    if not 0 < tokens < context:
+        raise RequestError(
+            f"a stream of {tokens} tokens can't be continued in a context of {context}: "
+            "raise rollout.max_length or change the prompt"
+        )
+    if sampling.max_tokens < 1:
+        raise RequestError(
+            f"a request for {sampling.max_tokens} tokens asks for nothing: max_tokens must be at least 1"
+        )
+    if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
+        raise RequestError(f"temperature {sampling.temperature} is not a number from 0 up")
+    if not 0 <= request.seed < 2**32:
+        raise RequestError(f"seed {request.seed} is not in [0, 2**32): derive it with schemas.seeds.request")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rollout import hooks
-from rollout.collect import Job
+from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
 from rollout.policy import LoadWeights, Policy
 from rollout.rewards import succeeded

@@ -15,23 +15,20 @@ class FailureStreak:
     """Watches finished attempts; one that can be trained breaks the streak."""
 
     def __init__(self) -> None:
-        self._length = 0
-        self._cause = ""
-        self._alike = True
-        self._groups: set[int] = set()
+        self._failed: list[Trajectory] = []
 
     def note(self, row: Trajectory) -> None:
         """Take in a finished attempt. RunStopped with the first cause when everything fails."""
-        if not row.failed:
-            self.__init__()
-            return
-        cause = f"{row.status}: {row.detail}" if row.detail else row.status
-        self._cause = self._cause or cause
-        self._alike &= cause == self._cause
-        self._length += 1
-        self._groups.add(row.group)
-        if len(self._groups) >= GROUPS and self._length >= (ALIKE if self._alike else ANY):
+        self._failed = [*self._failed, row] if row.failed else []
+        causes = {_cause(r) for r in self._failed}
+        groups = {r.group for r in self._failed}
+        if len(groups) >= GROUPS and len(self._failed) >= (ALIKE if len(causes) == 1 else ANY):
+            first = self._failed[0]
             raise RunStopped(
-                f"the last {self._length} episodes all failed, the first with {self._cause} (task {row.task_id}): "
-                f"correct the environment or its settings and run again"
+                f"the last {len(self._failed)} episodes all failed, the first with {_cause(first)} (task "
+                f"{first.task_id}): correct the environment or its settings and run again"
             )
+
+
+def _cause(row: Trajectory) -> str:
+    return f"{row.status}: {row.detail}" if row.detail else row.status

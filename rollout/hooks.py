@@ -16,6 +16,10 @@ from typing import Any
 from schemas.errors import RunStopped
 
 
+class HookTimeout(Exception):
+    """A hook ran past its deadline (a TimeoutError would be the hook's own)."""
+
+
 class HookThreads:
     """Daemon threads that are reused; at most `limit` calls run at once, at most `hanging` are left behind."""
 
@@ -46,16 +50,21 @@ class HookThreads:
                     f"of their own, or raise environment.step_seconds if they are only slow"
                 )
             self._open += 1
-            if self._threads < self._open and self._threads - self._left < self._limit:
-                self._threads += 1
-                threading.Thread(target=self._serve, daemon=True, name="headrace-hook").start()
+            self._grow()
         self._work.put((future, function))
         return future
+
+    def _grow(self) -> None:
+        """Start a thread if calls wait for one and there may be more."""
+        if self._threads < self._open and self._threads - self._left < self._limit:
+            self._threads += 1
+            threading.Thread(target=self._serve, daemon=True, name="headrace-hook").start()
 
     def _leave(self, future: Future[Any]) -> None:
         """A running call whose caller has gone counts as hanging until it returns."""
         with self._lock:
             self._left += 1
+            self._grow()
         future.add_done_callback(self._returned)
 
     def _returned(self, _: Future[Any]) -> None:
@@ -108,7 +117,7 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 async def within(seconds: float, hook: Coroutine[Any, Any, Any]) -> Any:
-    """The hook's result; TimeoutError after `seconds`. A coroutine that ignores its cancellation is left behind."""
+    """The hook's result; HookTimeout after `seconds`. A coroutine that ignores its cancellation is left behind."""
     task = asyncio.ensure_future(hook)
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
@@ -117,7 +126,7 @@ async def within(seconds: float, hook: Coroutine[Any, Any, Any]) -> Any:
         raise
     if not done:
         leave_behind(task)
-        raise TimeoutError
+        raise HookTimeout
     return task.result()
 
 

@@ -8,6 +8,7 @@ import asyncio
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,26 +17,33 @@ import numpy as np
 
 from models.cache import KVCache, empty_cache
 from models.config import DecoderConfig
-from rollout.engine import Completion, Request, check_version
-from rollout.jax_kernels import Slots, decode, prefill
-from rollout.jax_slots import Job, Slot, SlotTable, finished
+from models.pure import Params, flatten, shapes
+from rollout.engine import Completion, Request, check_request, check_version, no_work
+from rollout.jax_batches import STOPS, decode_slots, next_chunk, span
+from rollout.jax_kernels import decode, prefill
+from rollout.jax_slots import Job, Settle, Slot, SlotTable
+from rollout.threads import settled_elsewhere
 from schemas.errors import RequestError, RunStopped
 
-_CHUNKS = (16, 64, 256)
-"""Tokens per row of one pre-fill dispatch."""
-_ROWS = 8
-"""Rows of one pre-fill dispatch."""
-_STOPS = 4
-"""Stop tokens that a request may name."""
+
+@dataclass(frozen=True)
+class _Update:
+    params: Params
+    version: int
+    settle: Settle
 
 
 class JaxEngine:
-    """Samples from a decoder on this process's devices."""
+    """Samples from a decoder on this process's devices, in float32. Without `params`, requests wait for an update.
+
+    `slots` sequences decode at once, each of at most `max_length` tokens; requests and weights join between dispatches
+    of `decode_steps` tokens.
+    """
 
     def __init__(
         self,
         config: DecoderConfig,
-        params: Any = None,
+        params: Params | None = None,
         *,
         version: int = -1,
         slots: int = 32,
@@ -44,27 +52,32 @@ class JaxEngine:
     ) -> None:
         self.version = version
         self._config, self._context, self._steps = config, max_length, decode_steps
-        self._params = jax.device_put(params) if params is not None else None
-        self._cache: KVCache = empty_cache(config, slots, max_length)
+        self._params: Params | None = None
+        self._cache: KVCache | None = None
         self._table = SlotTable(slots)
         self._queue: deque[Job] = deque()
         self._released: deque[str] = deque()
-        self._update: tuple[Any, int, Any] | None = None
+        self._updates: deque[_Update] = deque()
         self._wake = threading.Condition()
-        self._closed, self._failure = False, ""
-        self._counters = {"prompt_tokens": 0.0, "prefilled_tokens": 0.0, "generated_tokens": 0.0, "busy_seconds": 0.0}
+        """Guards the three queues, the slots' cancellation and what follows."""
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._counters = no_work()
+        if params is not None:
+            _check_params(config, params, version)
+            self._updates.append(_Update(params, version, lambda *_: None))
         self._thread = threading.Thread(target=self._run, name="jax-engine", daemon=True)
         self._thread.start()
 
     # -- the event loop's side --------------------------------------------------------------------------------
 
     async def generate(self, request: Request) -> Completion:
-        self._check(request)
-        done, finish = _future()
-        job = Job(request, finish, time.monotonic())
+        check_request(request, self._context)
+        self._check_ids(request)
+        done, settle = settled_elsewhere()
+        job = Job(request, settle, time.monotonic())
         with self._wake:
-            if self._failure or self._closed:
-                raise RunStopped(self._failure or "the engine is closed")
+            self._check_running()
             self._queue.append(job)
             self._wake.notify()
         try:
@@ -79,13 +92,13 @@ class JaxEngine:
         with self._wake:
             self._released.append(session)
 
-    async def update_weights(self, params: Any, version: int) -> None:
-        check_version(self.version, version)
-        done, finish = _future()
+    async def update_weights(self, params: Params, version: int) -> None:
+        _check_params(self._config, params, version)
+        done, settle = settled_elsewhere()
         with self._wake:
-            if self._failure or self._closed:
-                raise RunStopped(self._failure or "the engine is closed")
-            self._update = (params, version, finish)
+            self._check_running()
+            check_version(self._updates[-1].version if self._updates else self.version, version)
+            self._updates.append(_Update(params, version, settle))
             self._wake.notify()
         await done
 
@@ -98,164 +111,138 @@ class JaxEngine:
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
 
-    def _check(self, request: Request) -> None:
-        if not request.token_ids or len(request.token_ids) >= self._context:
+    def _check_ids(self, request: Request) -> None:
+        """Ids that the model does not have would be clipped in silence."""
+        stop_ids, size = request.sampling.stop_ids, self._config.vocab_size
+        if len(stop_ids) > STOPS:
+            raise RequestError(f"a request may name {STOPS} stop tokens, not {len(stop_ids)}")
+        wrong = [t for t in (*request.token_ids, *stop_ids) if not 0 <= t < size]
+        if wrong:
             raise RequestError(
-                f"a stream of {len(request.token_ids)} tokens leaves no room in a context of {self._context}: "
-                f"raise rollout.max_length or shorten the prompt"
+                f"token {wrong[0]} is not in the model's vocabulary of {size}: is it the right tokenizer?"
             )
-        if len(request.sampling.stop_ids) > _STOPS:
-            raise RequestError(f"a request may name {_STOPS} stop tokens, not {len(request.sampling.stop_ids)}")
+
+    def _check_running(self) -> None:
+        if self._failure is not None or self._closed:
+            raise _stopped(self._failure)
 
     # -- the thread's side ------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
+            self._cache = empty_cache(self._config, len(self._table.slots), self._context)
             while self._wait():
+                self._swap()
+                self._admit()
                 started = time.monotonic()
                 self._fill()
                 self._decode()
                 self._counters["busy_seconds"] += time.monotonic() - started
         except BaseException as error:  # whatever it was, those who wait must hear of it
-            self._fail(f"the JAX engine failed: {type(error).__name__}: {error}")
+            self._end(error)
         else:
-            self._fail("the engine is closed")
+            self._end(None)
 
     def _wait(self) -> bool:
-        """Take in what has arrived; block while there is nothing to do. False once closed."""
+        """Block while there is nothing to do. False once closed."""
         with self._wake:
-            while True:
-                self._take_in()
-                if self._closed:
-                    return False
-                if self._table.jobs():
-                    return True
-                self._wake.wait()
+            self._wake.wait_for(
+                lambda: self._closed or self._updates or (self._params is not None and self._has_work())
+            )
+            return not self._closed
 
-    def _take_in(self) -> None:
-        if self._update is not None:
-            (params, version, finish), self._update = self._update, None
-            self._params, self.version = jax.device_put(params), version
-            finish(None, None)
+    def _has_work(self) -> bool:
         self._table.free_cancelled()
-        while self._released:
-            self._table.release(self._released.popleft())
-        if self._params is None:
-            return
-        for slot in self._table.admit(self._queue, self._context):
-            if slot.job is not None:
-                slot.job.started = time.monotonic()
-                self._counters["prompt_tokens"] += len(slot.job.request.token_ids)
+        return bool(self._queue or self._table.jobs())
+
+    def _swap(self) -> None:
+        """Take over new weights. Not under the lock: copying large ones takes a while."""
+        while self._updates:
+            update = self._updates[0]
+            self._params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), update.params)
+            with self._wake:
+                self.version = update.version
+                self._updates.popleft()
+            update.settle(None, None)
+
+    def _admit(self) -> None:
+        with self._wake:
+            self._table.free_cancelled()
+            while self._released:
+                self._table.release(self._released.popleft())
+            for job in self._table.admit(self._queue, self._context):
+                job.started = time.monotonic()
+                self._counters["prompt_tokens"] += len(job.request.token_ids)
 
     def _fill(self) -> None:
-        """One chunk of pre-fill for the slots that need it most."""
-        filling = self._table.filling()[:_ROWS]
-        if not filling:
-            return
-        longest = max(len(s.pending) for s in filling)
-        chunk = next((c for c in _CHUNKS if c >= longest), _CHUNKS[-1])
-        rows = np.full(_ROWS, len(self._table.slots), np.int32)  # out of range: dropped
-        tokens = np.zeros((_ROWS, chunk), np.int32)
-        lengths, counts = np.zeros(_ROWS, np.int32), np.zeros(_ROWS, np.int32)
-        for i, slot in enumerate(filling):
-            part, slot.pending = slot.pending[:chunk], slot.pending[chunk:]
-            rows[i], lengths[i], counts[i] = slot.index, len(slot.cached), len(part)
-            tokens[i, : len(part)] = part
-            slot.cached += part
-        self._cache = prefill(self._config, self._params, self._cache, rows, tokens, lengths, counts)
-        self._counters["prefilled_tokens"] += int(counts.sum())
+        """One chunk of pre-fill for the requests that have waited longest."""
+        filling = self._table.filling()
+        if filling:
+            chunk = next_chunk(filling, len(self._table.slots))
+            self._cache = prefill(self._config, self._params, self._cache, *map(jnp.asarray, chunk))
+            self._counters["prefilled_tokens"] += int(chunk.counts.sum())
+            self._counters["dispatches"] += 1
 
     def _decode(self) -> None:
         """A few tokens for every slot whose prompt is in the cache."""
         decoding = self._table.decoding()
         if not decoding:
             return
-        version = self.version
-        slots = self._arrays(decoding)
-        span = _span(max(len(s.cached) for s in decoding) + self._steps + 1, self._context)
-        out = decode(self._config, self._params, self._cache, slots, steps=self._steps, span=span)
-        self._cache = out[0]
-        tokens, logprobs, active = (np.asarray(x) for x in out[2:])
-        for slot in decoding:
+        slots, places = decode_slots(decoding, len(self._table.slots)), span(decoding, self._steps, self._context)
+        self._cache, *out = decode(self._config, self._params, self._cache, slots, steps=self._steps, span=places)
+        tokens, logprobs, active = (np.asarray(x) for x in out)
+        self._counters["dispatches"] += 1
+        for slot, job in decoding:
             taken = active[:, slot.index]
-            self._take(slot, tokens[taken, slot.index].tolist(), logprobs[taken, slot.index].tolist(), version)
+            self._take(slot, job, tokens[taken, slot.index].tolist(), logprobs[taken, slot.index].tolist())
 
-    def _take(self, slot: Slot, tokens: list[int], logprobs: list[float], version: int) -> None:
-        job = slot.job
-        if job is None:
-            return
-        last = job.tokens[-1] if job.tokens else job.request.token_ids[-1]
-        slot.cached += [last, *tokens[:-1]]
+    def _take(self, slot: Slot, job: Job, tokens: list[int], logprobs: list[float]) -> None:
+        """Note what one dispatch sampled, and answer the request if it is done."""
+        slot.cached += [job.last, *tokens[:-1]]
         job.tokens += tokens
         job.logprobs += logprobs
-        job.versions += [version] * len(tokens)
+        job.versions += [self.version] * len(tokens)
         self._counters["generated_tokens"] += len(tokens)
-        finish = finished(job, self._context)
-        if finish is None:
-            return
-        slot.job = None
-        now = time.monotonic()
-        queue, generate = job.started - job.queued, now - job.started
-        done = (tuple(job.tokens), tuple(job.logprobs), tuple(job.versions))
-        job.finish(Completion(*done, finish=finish, queue_seconds=queue, generate_seconds=generate), None)
+        finish = job.finish(self._context)
+        if finish is not None:
+            self._table.free(slot)
+            job.settle(_completion(job, finish, time.monotonic()), None)
 
-    def _arrays(self, decoding: list[Slot]) -> Slots:
-        count = len(self._table.slots)
-        ints = {k: np.zeros(count, np.int32) for k in ("token", "length", "budget")}
-        active, temperature = np.zeros(count, bool), np.zeros(count, np.float32)
-        seed, stops = np.zeros(count, np.uint32), np.full((count, _STOPS), -1, np.int32)
-        for slot in decoding:
-            job, i = slot.job, slot.index
-            if job is None:
-                continue
-            sampling = job.request.sampling
-            ints["token"][i] = job.tokens[-1] if job.tokens else job.request.token_ids[-1]
-            ints["length"][i], ints["budget"][i] = len(slot.cached), job.budget - len(job.tokens)
-            active[i], temperature[i], seed[i] = True, sampling.temperature, job.request.seed
-            stops[i, : len(sampling.stop_ids)] = sampling.stop_ids
-        arrays = {k: jnp.asarray(v) for k, v in ints.items()}
-        return Slots(
-            **arrays,
-            active=jnp.asarray(active),
-            temperature=jnp.asarray(temperature),
-            seed=jnp.asarray(seed),
-            stop_ids=jnp.asarray(stops),
-        )
-
-    def _fail(self, cause: str) -> None:
+    def _end(self, failure: BaseException | None) -> None:
+        """Fail everyone who waits, and, by `_check_running`, everyone who comes."""
         with self._wake:
-            self._failure = cause
-            waiting = [*self._table.jobs(), *self._queue]
+            self._failure, self._closed = failure, True
+            for waiting in (*self._table.jobs(), *self._queue, *self._updates):
+                waiting.settle(None, _stopped(failure))
             self._queue.clear()
-            for job in waiting:
-                job.finish(None, RunStopped(cause))
-            if self._update is not None:
-                self._update[2](None, RunStopped(cause))
+            self._updates.clear()
 
 
-def _span(needed: int, context: int) -> int:
-    """Cache places to attend to: the next power of two, so that few lengths are compiled."""
-    span = 64
-    while span < needed:
-        span *= 2
-    return min(span, context)
+def _completion(job: Job, finish: Any, now: float) -> Completion:
+    return Completion(
+        token_ids=tuple(job.tokens),
+        logprobs=tuple(job.logprobs),
+        versions=tuple(job.versions),
+        finish=finish,
+        queue_seconds=job.started - job.queued,
+        generate_seconds=now - job.started,
+    )
 
 
-def _future() -> tuple["asyncio.Future[Any]", Any]:
-    """A future of the running loop and a function that settles it from any thread."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+def _stopped(failure: BaseException | None) -> RunStopped:
+    if failure is None:
+        return RunStopped("the engine is closed")
+    error = RunStopped(f"the JAX engine failed: {type(failure).__name__}: {failure}")
+    error.__cause__ = failure
+    return error
 
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
 
-    def from_thread(result: Any, error: BaseException | None) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
-
-    return future, from_thread
+def _check_params(config: DecoderConfig, params: Params, version: int) -> None:
+    """RequestError for weights of another model: they would be compiled anew, or fail all that is running."""
+    wanted, given = shapes(config), {name: tuple(x.shape) for name, x in flatten(params).items()}
+    for name in sorted(wanted.keys() | given.keys()):
+        if wanted.get(name) != given.get(name):
+            raise RequestError(
+                f"policy {version} is not of the engine's model: {name} has shape {given.get(name, 'none')}, "
+                f"not {wanted.get(name, 'none')}"
+            )

@@ -41,7 +41,7 @@ def prefill(
     lengths: jax.Array,
     counts: jax.Array,
 ) -> KVCache:
-    """Write `counts[p]` of `tokens` [P, C] behind `lengths[p]` cached ones of row `rows[p]`; rows out of range: none."""
+    """Write `counts[p]` of `tokens` [P, C] behind `lengths[p]` cached ones of row `rows[p]`; none if out of range."""
     part = take_rows(cache, rows)
     _, part = extend(config, params, tokens, part, lengths, counts, last_only=True)
     return put_rows(cache, rows, part)
@@ -50,10 +50,10 @@ def prefill(
 @partial(jax.jit, static_argnames=("config", "steps", "span"), donate_argnames="cache")
 def decode(
     config: DecoderConfig, params: Params, cache: KVCache, slots: Slots, *, steps: int, span: int
-) -> tuple[KVCache, Slots, jax.Array, jax.Array, jax.Array]:
+) -> tuple[KVCache, jax.Array, jax.Array, jax.Array]:
     """Sample up to `steps` tokens in every active slot, attending to the first `span` cache places.
 
-    Returns cache, slots, and per step and slot [steps, R]: tokens, log-probs, and whether the slot was active.
+    Returns the cache, and per step and slot [steps, R]: tokens, log-probs, and whether the slot was active.
     """
 
     def step(carry: tuple[KVCache, Slots], _: None) -> tuple[tuple[KVCache, Slots], tuple[jax.Array, ...]]:
@@ -68,8 +68,8 @@ def decode(
         )
         return (part, new), (token, of_tokens(logits, token), s.active)
 
-    (part, slots), out = jax.lax.scan(step, (head(cache, span), slots), None, length=steps)
-    return put_head(cache, part), slots, *out
+    (part, _), (tokens, logprobs, active) = jax.lax.scan(step, (head(cache, span), slots), None, length=steps)
+    return put_head(cache, part), tokens, logprobs, active
 
 
 def _sample(logits: jax.Array, slots: Slots) -> jax.Array:

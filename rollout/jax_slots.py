@@ -1,10 +1,14 @@
 """Book-keeping of the JAX engine's cache rows: who holds which, what is in it, who may have it next."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollout.engine import Finish, Request
+
+Settle = Callable[[Any, BaseException | None], None]
+"""Answers one who waits, from any thread: with a result, or an error."""
 
 
 @dataclass
@@ -12,15 +16,28 @@ class Job:
     """A request on its way through the engine."""
 
     request: Request
-    finish: Any
-    """Called from the engine's thread with (result, error)."""
+    settle: Settle
     queued: float
     started: float = 0.0
     cancelled: bool = False
+    budget: int = 0
+    """Tokens that may be sampled in all."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    budget: int = 0
+
+    @property
+    def last(self) -> int:
+        """The stream's last token."""
+        return self.tokens[-1] if self.tokens else self.request.token_ids[-1]
+
+    def finish(self, context: int) -> Finish | None:
+        """Why the request is done, or None while it is not."""
+        if self.tokens and self.tokens[-1] in self.request.sampling.stop_ids:
+            return "stop"
+        if len(self.tokens) < self.budget:
+            return None
+        return "context" if len(self.request.token_ids) + len(self.tokens) >= context else "length"
 
 
 @dataclass
@@ -35,7 +52,7 @@ class Slot:
     """Prompt tokens still to be pre-filled."""
     job: Job | None = None
     used: int = 0
-    """When it was last given a request, as a count."""
+    """When it was last given a request or freed from one, as a count."""
 
 
 class SlotTable:
@@ -46,29 +63,35 @@ class SlotTable:
         self._by_session: dict[str, Slot] = {}
         self._uses = 0
 
-    def admit(self, queue: "deque[Job]", context: int) -> list[Slot]:
-        """Move requests from the queue to slots while there are slots to be had; returns those slots."""
-        taken = []
-        while queue:
-            slot = self._for(queue[0].request.session)
-            if slot is None:
-                break
+    def admit(self, queue: deque[Job], context: int) -> list[Job]:
+        """Move requests from the queue to slots while there are slots to be had; returns those requests."""
+        admitted: list[Job] = []
+        behind: list[Job] = []
+        while queue and any(s.job is None for s in self.slots):
             job = queue.popleft()
-            if not job.cancelled:
-                self._give(slot, job, context)
-                taken.append(slot)
-        return taken
+            if job.cancelled:
+                continue
+            slot = self._slot_for(job.request.session)
+            if slot is None:
+                behind.append(job)
+                continue
+            self._give(slot, job, context)
+            admitted.append(job)
+        queue.extendleft(reversed(behind))
+        return admitted
 
-    def _for(self, session: str) -> Slot | None:
+    def _slot_for(self, session: str) -> Slot | None:
+        """None while an earlier request of the same session is running."""
         own = self._by_session.get(session)
         if own is not None:
             return own if own.job is None else None
         idle = [s for s in self.slots if s.job is None]
-        return min(idle, key=lambda s: (bool(s.session), s.used), default=None)
+        return min(idle, key=lambda s: (bool(s.session), s.used))
 
     def _give(self, slot: Slot, job: Job, context: int) -> None:
         request = job.request
         if slot.session != request.session:
+            # What another episode left is not read, even where it agrees: an older policy may have written it.
             self._by_session.pop(slot.session, None)
             self._by_session[request.session] = slot
             slot.session, slot.cached = request.session, []
@@ -76,40 +99,40 @@ class SlotTable:
         keep = _common(slot.cached, prompt)
         slot.cached, slot.pending = prompt[:keep], prompt[keep:]
         job.budget = min(request.sampling.max_tokens, context - len(request.token_ids))
-        self._uses += 1
-        slot.job, slot.used = job, self._uses
+        slot.job = job
+        self._touch(slot)
 
-    def release(self, session: str) -> None:
-        """Free the row of a session that has ended; one that is decoding is freed when its request ends."""
-        slot = self._by_session.pop(session, None)
-        if slot is not None:
-            slot.session = ""
-
-    def decoding(self) -> list[Slot]:
-        """Slots whose prompt is in the cache."""
-        return [s for s in self.slots if s.job is not None and not s.pending]
-
-    def filling(self) -> list[Slot]:
-        """Slots with prompt tokens left, the oldest request first."""
-        return sorted((s for s in self.slots if s.job is not None and s.pending), key=lambda s: s.used)
+    def free(self, slot: Slot) -> None:
+        """Its request is over; the session keeps the row until someone else needs it."""
+        slot.job, slot.pending = None, []
+        self._touch(slot)
 
     def free_cancelled(self) -> None:
         """Take slots back from requests that nobody waits for."""
         for slot in self.slots:
             if slot.job is not None and slot.job.cancelled:
-                slot.job, slot.pending = None, []
+                self.free(slot)
+
+    def release(self, session: str) -> None:
+        """The session has ended. A row that it is decoding in stays taken until that request is over."""
+        slot = self._by_session.pop(session, None)
+        if slot is not None:
+            slot.session = ""
+
+    def decoding(self) -> list[tuple[Slot, Job]]:
+        """Slots whose prompt is in the cache."""
+        return [(s, s.job) for s in self.slots if s.job is not None and not s.pending]
+
+    def filling(self) -> list[Slot]:
+        """Slots with prompt tokens left, the oldest request first."""
+        return sorted((s for s in self.slots if s.pending), key=lambda s: s.used)
 
     def jobs(self) -> list[Job]:
         return [s.job for s in self.slots if s.job is not None]
 
-
-def finished(job: Job, context: int) -> Finish | None:
-    """Why a request is done, or None while it is not."""
-    if job.tokens and job.tokens[-1] in job.request.sampling.stop_ids:
-        return "stop"
-    if len(job.tokens) < job.budget:
-        return None
-    return "context" if len(job.request.token_ids) + len(job.tokens) >= context else "length"
+    def _touch(self, slot: Slot) -> None:
+        self._uses += 1
+        slot.used = self._uses
 
 
 def _common(a: list[int], b: list[int]) -> int:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from rollout.collect import Job
+from rollout.episode import Job
 from rollout.failures import FailureStreak
 from schemas.trajectory import Trajectory
 

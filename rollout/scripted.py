@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollout.engine import Completion, Finish, Request, check_version
-from schemas.errors import RequestError
+from rollout.engine import Completion, Finish, Request, check_request, check_version, no_work
+from schemas.errors import RunStopped
 
 Script = Callable[[tuple[int, ...], int, int], Sequence[int] | tuple[Sequence[int], Sequence[float]]]
 """(stream, seed, policy version) → the turn's tokens, or the tokens and their log-probs."""
@@ -18,28 +18,28 @@ class ScriptedEngine:
     def __init__(self, script: Script, *, version: int = -1, max_length: int = 1 << 20, seconds: float = 0.0) -> None:
         self._script, self._max_length, self._seconds = script, max_length, seconds
         self.version = version
-        self._counters = {"prompt_tokens": 0.0, "prefilled_tokens": 0.0, "generated_tokens": 0.0, "busy_seconds": 0.0}
+        self._counters = no_work()
+        self._closed = False
         self._ready = asyncio.Event()
         if version >= 0:
             self._ready.set()
 
     async def generate(self, request: Request) -> Completion:
-        if len(request.token_ids) >= self._max_length:
-            raise RequestError(
-                f"a stream of {len(request.token_ids)} tokens does not fit a context of {self._max_length}"
-            )
+        check_request(request, self._max_length)
         started = time.monotonic()
         await self._ready.wait()
         version, queued = self.version, time.monotonic()
         await asyncio.sleep(self._seconds)
-        answer = self._script(request.token_ids, request.seed, version)
-        tokens, logprobs = answer if _has_logprobs(answer) else (answer, [0.0] * len(answer))
-        tokens, logprobs, finish = _cut(list(tokens), list(logprobs), request, self._max_length)
+        if self._closed:
+            raise RunStopped("the engine is closed")
+        tokens, logprobs = _parts(self._script(request.token_ids, request.seed, version))
+        tokens, logprobs, finish = _cut(tokens, logprobs, request, self._max_length)
         self._counters["prompt_tokens"] += len(request.token_ids)
         self._counters["generated_tokens"] += len(tokens)
+        self._counters["dispatches"] += 1
         return Completion(
             token_ids=tuple(tokens),
-            logprobs=tuple(float(p) for p in logprobs),
+            logprobs=tuple(logprobs),
             versions=(version,) * len(tokens),
             finish=finish,
             queue_seconds=queued - started,
@@ -58,11 +58,15 @@ class ScriptedEngine:
         return dict(self._counters)
 
     async def close(self) -> None:
-        """Nothing runs."""
+        self._closed = True
+        self._ready.set()
 
 
-def _has_logprobs(answer: Any) -> bool:
-    return isinstance(answer, tuple) and len(answer) == 2 and not isinstance(answer[0], int)
+def _parts(answer: Any) -> tuple[list[int], list[float]]:
+    """Tokens and log-probs of a script's answer; 0 where it gives none."""
+    if isinstance(answer, tuple) and len(answer) == 2 and hasattr(answer[0], "__len__"):
+        return [int(t) for t in answer[0]], [float(p) for p in answer[1]]
+    return [int(t) for t in answer], [0.0] * len(answer)
 
 
 def _cut(
@@ -74,4 +78,4 @@ def _cut(
     stops = [i for i, t in enumerate(tokens) if t in request.sampling.stop_ids]
     if stops and stops[0] < limit:
         return tokens[: stops[0] + 1], logprobs[: stops[0] + 1], "stop"
-    return tokens[:limit], logprobs[:limit], "context" if room <= request.sampling.max_tokens else "length"
+    return tokens[:limit], logprobs[:limit], "context" if len(tokens[:limit]) == room else "length"

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rollout.claims import Assignment, ClaimBoard, has_ended
-from rollout.collect import Job
 from rollout.counters import Counters
+from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
 from rollout.policy import PolicyFollower
 from rollout.sealer import Sealer

@@ -28,6 +28,8 @@ class Demonstration:
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
+    place: str = field(default="a demonstration", compare=False)
+    """File and line, for complaints."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
     conversation = messages(row.get("messages"), f"{where}: `messages`")
     if not any(m.role == "assistant" for m in conversation):
         raise RequestError(f"{where}: a demonstration needs at least one assistant message, or nothing is trained")
-    return Demonstration(conversation, tools(row.get("tools"), where))
+    return Demonstration(conversation, tools(row.get("tools"), where), where)
 
 
 def preference(row: Mapping[str, Any], where: str) -> Preference:

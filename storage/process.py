@@ -10,12 +10,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 from schemas.errors import HeadraceError
 
 _stop = threading.Event()
 _print_lock = threading.Lock()
+_events: TextIO | None = None
 _PR_SET_PDEATHSIG = 1
 
 
@@ -23,7 +24,7 @@ def emit(event: str, **fields: Any) -> None:
     """Print one event as a JSON line for the supervisor."""
     line = json.dumps({"event": event, **fields}, default=str)
     with _print_lock:
-        print(line, flush=True)
+        print(line, file=_events, flush=True)
 
 
 def stop_requested() -> bool:
@@ -44,6 +45,7 @@ def run_process(main: Callable[[argparse.Namespace], int | None], parser: argpar
     signal.signal(signal.SIGTERM, lambda *_: _stop.set())
     signal.signal(signal.SIGINT, lambda *_: _stop.set())
     _die_with_parent()
+    _keep_stdout_for_events()
     args = parser.parse_args()
     try:
         code = main(args) or 0
@@ -57,6 +59,14 @@ def run_process(main: Callable[[argparse.Namespace], int | None], parser: argpar
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a hung user thread must not hold a finished process
+
+
+def _keep_stdout_for_events() -> None:
+    """What user code prints goes to standard error, so that it can't break the event lines."""
+    global _events
+    sys.stdout.flush()
+    _events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
 
 
 def _die_with_parent() -> None:

@@ -42,7 +42,6 @@ def promote(session: Session, ref: str, candidate: WeightsRef, start: WeightsRef
     session.store.put(decision_key(session.request.run, gate_key(session.request, candidate)), decision.to_bytes())
     if decision.promoted:
         _swap(session, decision, candidate, mine)
-    session.tell("gate", {"event": "gate", "promoted": decision.promoted, "message": decision.reason})
     return decision
 
 

@@ -1,33 +1,37 @@
 """Trajectories as padded arrays of one fixed shape, so that the jitted step compiles once."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.errors import RunStopped
 from schemas.trajectory import Trajectory
 
+Array = TypeVar("Array")
+"""NumPy's outside a jitted step, JAX's inside."""
 
-class Batch(NamedTuple):
+
+class Batch(NamedTuple, Generic[Array]):
     """Arrays of R rows and T tokens, padded to the right; rows of weight 0 are padding."""
 
-    tokens: NDArray[np.int32]
-    """[R, T]"""
-    valid: NDArray[np.bool_]
-    """[R, T] false at padding."""
-    mask: NDArray[np.float32]
-    """[R, T] 1 where the policy sampled the token."""
-    behaviour: NDArray[np.float32]
-    """[R, T] log-probs under the policies that sampled."""
-    advantages: NDArray[np.float32]
-    """[R]"""
-    weights: NDArray[np.float32]
-    """[R] 1 for trained rows, 0 for padding rows."""
+    tokens: Array
+    """[R, T] int32."""
+    valid: Array
+    """[R, T] bool: false at padding."""
+    mask: Array
+    """[R, T] float32: 1 where the policy sampled the token."""
+    behaviour: Array
+    """[R, T] float32: log-probs under the policies that sampled."""
+    advantages: Array
+    """[R] float32."""
+    weights: Array
+    """[R] float32: 1 for trained rows, 0 for padding rows."""
 
 
-def pad_batch(trajectories: Sequence[Trajectory], advantages: Sequence[float], rows: int, length: int) -> Batch:
+def pad_batch(
+    trajectories: Sequence[Trajectory], advantages: Sequence[float], rows: int, length: int
+) -> Batch[np.ndarray]:
     """The trajectories in the order given, padded to [rows, length]. RunStopped for one that does not fit.
 
     No more trajectories than `rows`; advantages [len(trajectories)] are theirs, in the same order.
@@ -44,7 +48,7 @@ def pad_batch(trajectories: Sequence[Trajectory], advantages: Sequence[float], r
     return out
 
 
-def empty(rows: int, length: int) -> Batch:
+def empty(rows: int, length: int) -> Batch[np.ndarray]:
     """A batch of padding. Its first token counts as valid, so that no softmax is over nothing."""
     valid = np.zeros((rows, length), np.bool_)
     valid[:, 0] = True

@@ -4,12 +4,16 @@ The stage's manifest is created last, so a half-written attempt never counts; a 
 """
 
 import argparse
+import math
 import time
 import uuid
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from schemas import keys
 from schemas.config import SFT, Run
+from schemas.data import Demonstration
+from schemas.digest import sha256
 from schemas.errors import RequestError, RunStopped
 from schemas.manifest import SFTSpec, StageManifest, WeightsRef
 from schemas.version import code_version
@@ -18,6 +22,12 @@ from storage.open import open_store
 from storage.process import emit, run_process, stop_requested
 from storage.rows import read_demonstrations
 from trainer.numerics import bind_cores, numerics
+
+if TYPE_CHECKING:
+    from models.config import DecoderConfig
+    from models.pure import Params
+    from models.tokenizer import Tokenizer
+    from trainer.sft_data import Example
 
 
 def main(args: argparse.Namespace) -> int:
@@ -59,39 +69,65 @@ def main(args: argparse.Namespace) -> int:
 
 def train(store: ObjectStore, spec: SFTSpec, config: Run, stage: SFT) -> tuple[WeightsRef, dict[str, float]] | None:
     """Train and store the weights; None if a stop was asked for."""
+    from models.stored import save_weights
+    from trainer.sft_data import encode_all
+
+    decoder, params, tokenizer = _start(store, spec, config)
+    if stage.max_length > decoder.max_position_embeddings:
+        raise RequestError(
+            f"warm-up `{stage.name}` has max_length = {stage.max_length}, but the model sees at most "
+            f"{decoder.max_position_embeddings} tokens (max_position_embeddings): lower max_length"
+        )
+    examples = encode_all(_demonstrations(store, spec, stage), tokenizer, stage.max_length)
+    fitted = fit(decoder, params, examples, stage, spec.seed)
+    if fitted is None:
+        return None
+    params, figures = fitted
+    origin = keys.stage(spec.stage, spec.key)
+    prefix = f"{origin}/weights/{uuid.uuid4().hex[:8]}"
+    return save_weights(store, prefix, decoder, params, tokenizer, "float32", origin), figures
+
+
+def fit(
+    decoder: "DecoderConfig", params: "Params", examples: "Sequence[Example]", stage: SFT, seed: int
+) -> "tuple[Params, dict[str, float]] | None":
+    """Parameters after the stage's steps, and the last step's figures; None if a stop was asked for."""
     import jax
     import jax.numpy as jnp
 
-    from models.stored import save_weights
     from trainer.optimizer import make_optimizer
-    from trainer.sft_data import collate, encode_all, order
+    from trainer.sft_data import collate, order
     from trainer.step import init_state, make_sft_step
 
-    decoder, params, tokenizer = _start(store, spec, config)
-    suffix = spec.data.rpartition(".")[2]
-    demonstrations = read_demonstrations(store.get(spec.data).data, suffix, stage.data)
-    examples = encode_all(demonstrations, tokenizer, stage.max_length, stage.data)
     optimizer = make_optimizer(stage.optimizer, stage.steps)
-    state = init_state(jax.tree.map(jnp.array, params), optimizer)
     step = make_sft_step(decoder, optimizer)
+    state = init_state(jax.tree.map(jnp.array, params), optimizer)
     figures: dict[str, float] = {}
     progress = _Progress(stage)
-    plan = order(len(examples), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
+    plan = order(len(examples), stage.batch_size, stage.steps, seed, stage.shuffle)
     for number, chosen in enumerate(plan, 1):
         if stop_requested():
             return None
         batch = collate([examples[i] for i in chosen], stage.max_length)
         state, found = step(state, batch)
         figures = {"loss": float(found["loss"]), "grad_norm": float(found["grad_norm"])}
-        if not jnp.isfinite(found["loss"]):
-            raise RunStopped(f"the loss of warm-up `{stage.name}` is not finite at step {number}: lower its learning_rate")
+        if not all(map(math.isfinite, figures.values())):
+            raise RunStopped(
+                f"warm-up `{stage.name}` is not finite at step {number} ({figures}): lower its learning_rate"
+            )
         progress.tell(number, figures, int(batch.valid.sum()))
-    prefix = f"{keys.stage(spec.stage, spec.key)}/weights/{uuid.uuid4().hex[:8]}"
-    origin = keys.stage(spec.stage, spec.key)
-    return save_weights(store, prefix, decoder, state.params, tokenizer, "float32", origin), figures
+    return state.params, figures
 
 
-def _start(store: ObjectStore, spec: SFTSpec, config: Run) -> tuple[Any, Any, Any]:
+def _demonstrations(store: ObjectStore, spec: SFTSpec, stage: SFT) -> list[Demonstration]:
+    """The stage's data file, which must be the one that its key was made from."""
+    raw = store.get(spec.data).data
+    if sha256(raw) != spec.data_sha256:
+        raise RunStopped(f"{spec.data} in the store is not the file that warm-up `{stage.name}` was planned with")
+    return read_demonstrations(raw, spec.data.rpartition(".")[2], stage.data)
+
+
+def _start(store: ObjectStore, spec: SFTSpec, config: Run) -> "tuple[DecoderConfig, Params, Tokenizer]":
     """Decoder shape, parameters and tokenizer to start from: given weights, or from scratch by the seed."""
     from models.config import DecoderConfig
     from models.pure import init_params

@@ -17,23 +17,28 @@ Example = tuple[list[int], list[bool]]
 
 
 def encode(demonstration: Demonstration, chat: ChatFormat) -> Example:
-    """The conversation's stream: prompt, then assistant turns (trained) and what answers them (not trained)."""
+    """The conversation's stream: prompt, then assistant turns (trained) and what answers them (not trained).
+
+    What follows the last assistant turn is left out. RequestError where two assistant turns follow each other.
+    """
     messages, tools = demonstration.messages, demonstration.tools
     first = next(i for i, m in enumerate(messages) if m.role == "assistant")
     tokens = chat.prompt(messages[:first], tools)
     mask = [False] * len(tokens)
-    for answers, turn in _turns(messages[first:]):
-        fed = chat.continuation(answers) if answers else []
+    for number, (answers, turn) in enumerate(_turns(messages[first:])):
+        if number and not answers:
+            raise RequestError(f"{demonstration.place}: two assistant messages follow each other: join them into one")
+        fed = chat.continuation(answers) if number else []
         sampled = chat.assistant(turn)
         tokens += fed + sampled
         mask += [False] * len(fed) + [True] * len(sampled)
     return tokens, mask
 
 
-def encode_all(demonstrations: Sequence[Demonstration], tokenizer: Tokenizer, length: int, where: str) -> list[Example]:
+def encode_all(demonstrations: Sequence[Demonstration], tokenizer: Tokenizer, length: int) -> list[Example]:
     """Every demonstration's stream. RequestError names the first that is longer than `length` tokens."""
     formats: dict[tuple[str, ...], ChatFormat] = {}
-    return [_checked(i, d, _format(d.tools, tokenizer, formats), length, where) for i, d in enumerate(demonstrations)]
+    return [_checked(d, _format(d.tools, tokenizer, formats), length) for d in demonstrations]
 
 
 def _format(tools: tuple[ToolSpec, ...], tokenizer: Tokenizer, known: dict[tuple[str, ...], ChatFormat]) -> ChatFormat:
@@ -43,11 +48,11 @@ def _format(tools: tuple[ToolSpec, ...], tokenizer: Tokenizer, known: dict[tuple
     return known[key]
 
 
-def _checked(number: int, demonstration: Demonstration, chat: ChatFormat, length: int, where: str) -> Example:
+def _checked(demonstration: Demonstration, chat: ChatFormat, length: int) -> Example:
     tokens, mask = encode(demonstration, chat)
     if len(tokens) > length:
         raise RequestError(
-            f"{where}: demonstration {number + 1} has {len(tokens)} tokens, more than max_length = {length}: "
+            f"{demonstration.place}: the demonstration has {len(tokens)} tokens, more than max_length = {length}: "
             f"raise it or shorten the demonstration"
         )
     return tokens, mask
@@ -65,14 +70,14 @@ def _turns(messages: Sequence[Message]) -> Iterator[tuple[list[Message], Message
 
 
 def order(count: int, batch: int, steps: int, seed: int, shuffle: bool) -> np.ndarray:
-    """[steps, batch] which examples each step takes: every epoch is all of them, permuted by the seed or as they stand."""
+    """[steps, batch] which examples each step takes: epoch after epoch, permuted by the seed or as they stand."""
     epochs = -(-steps * batch // count)
     rng = np.random.default_rng(seeds.derive("sft", seed))
     one = [rng.permutation(count) if shuffle else np.arange(count) for _ in range(epochs)]
     return np.concatenate(one)[: steps * batch].reshape(steps, batch)
 
 
-def collate(examples: Sequence[Example], length: int) -> Batch:
+def collate(examples: Sequence[Example], length: int) -> Batch[np.ndarray]:
     """Examples as a padded batch; only `tokens`, `valid` and `mask` matter to SFT."""
     out = empty(len(examples), length)
     for i, (tokens, mask) in enumerate(examples):

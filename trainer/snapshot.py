@@ -2,11 +2,10 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
-import numpy as np
-import orbax.checkpoint.v1 as ocp
+from orbax.checkpoint import v1 as ocp
 
 from models.weights import params_digest
 from schemas import keys
@@ -16,13 +15,15 @@ from schemas.manifest import CheckpointManifest
 from storage.objects import ObjectMissing, ObjectStore
 from trainer.step import TrainState
 
+_REMEDY = "restore it, or delete its manifest to use an older checkpoint"
+
 
 def save(store: ObjectStore, base: str, state: TrainState, step: int, learner: str) -> tuple[str, dict[str, str]]:
     """Store a snapshot under the learner's own folder; returns its key prefix and each file's SHA-256."""
     prefix = keys.checkpoint_files(base, step, learner)
     with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
         folder = Path(scratch) / "state"
-        ocp.save_pytree(folder, _tree(state))
+        ocp.save(str(folder), _tree(state))
         files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
     for name, data in files.items():
         store.put(f"{prefix}/{name}", data)
@@ -34,18 +35,22 @@ def load(store: ObjectStore, manifest: CheckpointManifest, template: TrainState)
     with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
         folder = Path(scratch) / "state"
         for name, digest in manifest.files.items():
-            path = folder / name
+            path = _inside(folder, name, manifest.prefix)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_verified(store, f"{manifest.prefix}/{name}", digest))
-        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype), _tree(template))
-        tree = ocp.load_pytree(folder, abstract)
+        # Placed as the template is: the devices that saved it need not be here.
+        abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _tree(template))
+        tree = cast("dict[str, Any]", ocp.load(str(folder), abstract))
     leaves = jax.tree.map(jax.numpy.asarray, tree["optimizer"])
     state = TrainState(
         jax.tree.map(jax.numpy.asarray, tree["params"]),
         jax.tree.unflatten(jax.tree.structure(template.optimizer), [leaves[k] for k in sorted(leaves)]),
     )
-    if params_digest(state.params) != manifest.params_sha256:
-        raise RunStopped(f"the parameters of checkpoint {manifest.prefix} are not those that its manifest names")
+    found = params_digest(state.params), optimizer_digest(state)
+    if found != (manifest.params_sha256, manifest.optimizer_sha256):
+        raise RunStopped(
+            f"the state in checkpoint {manifest.prefix} is not the one that its manifest names: restore it"
+        )
     return state
 
 
@@ -54,17 +59,24 @@ def optimizer_digest(state: TrainState) -> str:
     return params_digest(_tree(state)["optimizer"])
 
 
-def _tree(state: TrainState) -> dict[str, Any]:
+def _tree(state: TrainState) -> Any:
     """The state as nested dicts, which is what a snapshot can be read back from without our classes."""
     leaves = jax.tree.leaves(state.optimizer)
     return {"params": state.params, "optimizer": {f"{i:06d}": leaf for i, leaf in enumerate(leaves)}}
+
+
+def _inside(folder: Path, name: str, prefix: str) -> Path:
+    """Where a stored file goes below `folder`: names come from the store, so they must not lead elsewhere."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise RunStopped(f"the manifest of checkpoint {prefix} names a file outside it ({name}): restore the manifest")
+    return folder / name
 
 
 def _verified(store: ObjectStore, key: str, digest: str) -> bytes:
     try:
         data = store.get(key).data
     except ObjectMissing as error:
-        raise RunStopped(f"the checkpoint file {key} is gone: restore it, or delete its manifest to use an older one") from error
+        raise RunStopped(f"the checkpoint file {key} is gone: {_REMEDY}") from error
     if sha256(data) != digest:
-        raise RunStopped(f"the checkpoint file {key} was changed: restore it, or delete its manifest to use an older one")
+        raise RunStopped(f"the checkpoint file {key} was changed: {_REMEDY}")
     return data

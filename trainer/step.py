@@ -23,9 +23,9 @@ class TrainState(NamedTuple):
 
 
 Sums = tuple[jax.Array, dict[str, jax.Array]]
-PartLoss = Callable[[Params, Batch], tuple[jax.Array, Sums]]
+PartLoss = Callable[[Params, Batch[jax.Array]], tuple[jax.Array, Sums]]
 """(parameters, micro-batch) → (sum of the loss, (its count, sums of metrics))."""
-Step = Callable[[TrainState, Batch], tuple[TrainState, dict[str, jax.Array]]]
+Step = Callable[[TrainState, Batch[Any]], tuple[TrainState, dict[str, jax.Array]]]
 
 
 def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
@@ -37,7 +37,7 @@ def make_rl_step(config: DecoderConfig, loss: Loss, optimizer: optax.GradientTra
     """A step of the clipped policy loss; the batch is taken in `parts` equal micro-batches."""
     aggregate = AGGREGATIONS[loss.aggregation]
 
-    def part_loss(params: Params, batch: Batch) -> tuple[jax.Array, Sums]:
+    def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
         logprobs, entropy = token_logprobs(config, params, batch.tokens, positions(batch.tokens), batch.valid)
         policy = clipped_surrogate(
             logprobs,
@@ -56,7 +56,7 @@ def make_rl_step(config: DecoderConfig, loss: Loss, optimizer: optax.GradientTra
 def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation) -> Step:
     """A step of the negative log-likelihood, averaged over the batch's masked tokens."""
 
-    def part_loss(params: Params, batch: Batch) -> tuple[jax.Array, Sums]:
+    def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
         logprobs, entropy = token_logprobs(config, params, batch.tokens, positions(batch.tokens), batch.valid)
         sums = {"tokens": jnp.sum(batch.mask), "entropy": jnp.sum(entropy * batch.mask)}
         return -jnp.sum(logprobs * batch.mask), (sums["tokens"], sums)
@@ -72,25 +72,25 @@ def positions(tokens: jax.Array) -> jax.Array:
 def _jitted(part_loss: PartLoss, optimizer: optax.GradientTransformation, parts: int, finish: Any) -> Step:
     value_and_grad = jax.value_and_grad(part_loss, has_aux=True)
 
-    def gradients(params: Params, batch: Batch) -> Any:
+    def gradients(params: Params, batch: Batch[jax.Array]) -> Any:
         if parts == 1:
             return value_and_grad(params, batch)
         split = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
         first = jax.eval_shape(value_and_grad, params, jax.tree.map(lambda x: x[0], split))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), first)
 
-        def add(total: Any, part: Batch) -> tuple[Any, None]:
+        def add(total: Any, part: Batch[jax.Array]) -> tuple[Any, None]:
             return _added(total, value_and_grad(params, part)), None
 
         return jax.lax.scan(add, zero, split)[0]
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(state: TrainState, batch: Batch[jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
         (total, (count, sums)), grads = gradients(state.params, batch)
         count = jnp.maximum(count, 1e-9)
         grads = jax.tree.map(lambda g: g / count, grads)
         updates, new = optimizer.update(grads, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        figures = {"loss": total / count, "grad_norm": optax.global_norm(grads)} | finish(sums)
+        params: Any = optax.apply_updates(state.params, updates)
+        figures = {"loss": total / count, "grad_norm": optax.tree.norm(grads)} | finish(sums)
         return TrainState(params, new), figures
 
     return jax.jit(step, donate_argnums=0)

@@ -21,12 +21,19 @@ def main(args: argparse.Namespace) -> None:
     manifest = record.prepare(request)
     found = survey(request, manifest)
     if found.finished:
+        _close(request, manifest)
         print(f"run {request.run} is finished: nothing to do")
     else:
         check_environment(request)
         _drive(request, manifest)
         found = survey(request, record.read_run(request.store, request.run) or manifest)
     print("\n".join(summary(request.run, found)))
+
+
+def _close(request: Request, manifest: record.RunManifest) -> None:
+    """A driver that was killed after the last stage could not say that the run is finished."""
+    if manifest.state != "finished":
+        record.change(request.store, request.run, state="finished", reason="")
 
 
 def _drive(request: Request, manifest: record.RunManifest) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.projects import FAKES
 
 from flows.cli import main
 from schemas.manifest import Channel, RunManifest
@@ -38,13 +37,14 @@ def headrace(project: Path, root: str, capsys: pytest.CaptureFixture[str]) -> He
 
 
 def test_from_nothing_to_a_champion_and_never_again(headrace: Headrace, root: str, project: Path) -> None:
-    code, out, err = headrace("run", "CONFIG")
+    both = ("--set", "evaluation.temperatures=[1.0, 0.0]")
+    code, out, err = headrace("run", "CONFIG", *both)
     assert code == 0, out + err
     assert "learner: step 3/3" in out and "promoted:" in out and "temperature 1" in out and "greedy" in out
     shown = out[out.index("run small: small@3") :]
     assert shown.count("success  50.0%") == 2 and shown.count("success 100.0%") == 2
 
-    code, out, err = headrace("run", "CONFIG")
+    code, out, err = headrace("run", "CONFIG", *both)
     assert code == 0 and "run small is finished: nothing to do" in out and "success 100.0%" in out
 
     code, out, err = headrace("status", "small", "--json")
@@ -120,32 +120,19 @@ def test_the_next_run_of_a_model_starts_from_its_champion(headrace: Headrace, ro
     assert len(channel.history) == 1
 
 
-def test_weights_from_scratch_are_a_stage(headrace: Headrace) -> None:
-    code, out, err = headrace("run", "CONFIG", "--set", "warm_up=[]")
-    assert code == 0, err
-    assert "scratch: started" in out
-
-
 @pytest.fixture
 def driver(
     project: Path, root: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts `headrace run` as a process of its own and returns once its learner makes steps."""
-    script = (
-        "import sys, pytest, support.projects\n"
-        "support.projects.use_fakes(pytest.MonkeyPatch())\n"
-        "from flows.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.2")
     started: list[subprocess.Popen[str]] = []
 
     def start(**environment: str) -> subprocess.Popen[str]:
-        path = os.pathsep.join([str(FAKES), str(Path(__file__).parents[1])])
         argv = [
             sys.executable,
-            "-c",
-            script,
+            "-m",
+            "headrace",
             "run",
             str(project / "small.toml"),
             "--root",
@@ -153,7 +140,7 @@ def driver(
             "--set",
             "rl.steps=500",
         ]
-        pipe, env = subprocess.PIPE, {**os.environ, "PYTHONPATH": path, **environment}
+        pipe, env = subprocess.PIPE, {**os.environ, **environment}
         started.append(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=env))
         assert started[-1].stdout is not None
         assert any("learner: step" in line for line in started[-1].stdout)

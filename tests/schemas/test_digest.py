@@ -3,6 +3,7 @@
 import hashlib
 
 import pytest
+
 from schemas.digest import canonical_json, digest, sha256
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
+from support.store_processes import creates, increment
+
 from schemas.errors import RequestError
 from storage.objects import (
     GenerationMismatch,
@@ -23,7 +25,6 @@ from storage.objects import (
     swap_json,
 )
 from storage.open import open_store
-from support.store_processes import creates, increment
 
 STORES: dict[str, Callable[[Path], ObjectStore]] = {
     "memory": lambda _: open_store(f"memory://{uuid.uuid4().hex}"),
@@ -68,7 +69,7 @@ def test_swap_wants_the_generation_that_stands(store: ObjectStore) -> None:
     for stale in (0, first, second + 1000):
         with pytest.raises(GenerationMismatch, match="x"):
             store.swap("x", b"no", stale)
-    assert store.get("x") == store.get("x") and store.get("x").data == b"2"
+    assert (store.get("x").data, store.get("x").generation) == (b"2", second)
     with pytest.raises(GenerationMismatch):
         store.swap("absent", b"no", first)
     assert find(store, "absent") is None

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
 from storage.objects import GenerationMismatch, ObjectExists, ObjectStore, find
 from storage.open import open_store
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from schemas.errors import HeadraceError, RequestError, RunStopped
 from storage import durable
 from storage.folder import FolderStore

@@ -1,5 +1,6 @@
 """A small configuration on disk, and stand-ins for the processes that need models."""
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -7,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tasks import processes
-from tasks.children import Command
 
 FAKES = Path(__file__).parent / "fakes"
 
@@ -34,6 +34,7 @@ steps = 3
 optimizer = {learning_rate = 1e-3}
 [evaluation]
 tasks = "heldout.jsonl"
+temperatures = [1.0]
 [promotion]
 tasks = "gate.jsonl"
 """
@@ -62,17 +63,10 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 def use_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put stand-ins in the place of the commands of our processes."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
-
-    def fake(name: str, what: str, root: str, option: str, value: str) -> Command:
-        return Command(name, "fake_processes", (what, "--root", root, option, value))
-
-    replaced = {
-        "sft": lambda root, stage, spec: fake(stage, "sft", root, "--spec", spec),
-        "worker": lambda root, base, index: fake(f"worker-{index}", "worker", root, "--base", base),
-        "learner": lambda root, base: fake("learner", "learner", root, "--base", base),
-        "evaluate": lambda root, name, spec: fake(name, "evaluate", root, "--spec", spec),
-    }
-    for name, command in replaced.items():
+    monkeypatch.setenv("HEADRACE_FAKES", "1")
+    monkeypatch.syspath_prepend(str(FAKES))
+    commands = importlib.import_module("fake_commands").COMMANDS
+    for name, command in commands.items():
         monkeypatch.setattr(processes, name, command)
 
 

@@ -15,7 +15,7 @@ from schemas.trajectory import Trajectory
 from storage import control
 from storage.memory import MemoryStore
 from storage.objects import ObjectMissing, ObjectStore, find
-from storage.shards import decode_shard
+from storage.shards import END_MARKER, decode_shard
 
 BASE = "runs/test/rl-0123"
 TOKENIZER = ByteTokenizer()
@@ -30,7 +30,7 @@ def solve(stream: Sequence[int], seed: int, version: int) -> list[int]:
     """Calls the calculator with the question, then repeats its result."""
     text = list(stream)
     if TOOL in text:
-        return text[len(text) - text[::-1].index(TOOL) : -2] + [END]
+        return [*text[len(text) - text[::-1].index(TOOL) : -2], END]
     return [CALL, *text[1 : text.index(END) - 2], END]
 
 
@@ -85,11 +85,14 @@ def put_tasks(store: ObjectStore, tasks: Sequence[Task] = TASKS) -> tuple[str, s
     return key, sha256(data)
 
 
-def stage(run: Run, folder: str = ".", tasks: Sequence[Task] = TASKS) -> tuple[MemoryStore, RLSpec]:
-    """A store with the stage's tasks and policy 0, and the stage's specification."""
+def stage(
+    run: Run, folder: str = ".", tasks: Sequence[Task] = TASKS, *, published: bool = True
+) -> tuple[MemoryStore, RLSpec]:
+    """A store with the stage's tasks and (if `published`) policy 0, and the stage's specification."""
     store = MemoryStore("test")
     key, digest = put_tasks(store, tasks)
-    publish(store, 0)
+    if published:
+        publish(store, 0)
     spec = RLSpec(
         run="test",
         key="0123",
@@ -137,7 +140,7 @@ def put_window(store: ObjectStore, limit: int, *, version: int = 0, low: int = 0
 def sealed(store: ObjectStore, base: str = BASE) -> list[Trajectory]:
     """Every row of every shard."""
     shards = [store.get(k).data for k in store.list(f"{base}/trajectories/")]
-    return [row for data in shards for row in decode_shard(data)[1]]
+    return [row for data in shards if data != END_MARKER for row in decode_shard(data)[1]]
 
 
 def workers(store: ObjectStore) -> list[Any]:

@@ -27,7 +27,7 @@ def test_events_and_noise_arrive_in_order() -> None:
     events: list[Event] = []
     outcome = run_child(loud("0"), events.append, stop=lambda: False, silence=30)
     assert outcome.code == 0 and not outcome.cause
-    assert events == [{"event": "log", "message": "hello"}, {"event": "log", "message": "not json"}]
+    assert events == [{"event": "log", "message": "not json"}, {"event": "log", "message": "hello"}]
 
 
 def test_an_exit_code_comes_with_the_last_words() -> None:

@@ -1,0 +1,62 @@
+"""Slots as the arrays of one dispatch. Few shapes, so that few programs are compiled however lengths vary."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from rollout.jax_kernels import Slots
+from rollout.jax_slots import Job, Slot
+
+CHUNKS = (16, 64, 256)
+"""Tokens per row of one pre-fill dispatch."""
+ROWS = 8
+"""Rows of one pre-fill dispatch."""
+STOPS = 4
+"""Stop tokens that a request may name."""
+
+
+class Chunk(NamedTuple):
+    """The next prompt tokens of some slots, P = ROWS and C one of CHUNKS."""
+
+    rows: np.ndarray
+    """[P] cache rows; out of range where there is none."""
+    tokens: np.ndarray
+    """[P, C]"""
+    lengths: np.ndarray
+    """[P] tokens that the row holds."""
+    counts: np.ndarray
+    """[P] how many of the C tokens are real."""
+
+
+def next_chunk(filling: list[Slot], slots: int) -> Chunk:
+    """The next prompt tokens of the first ROWS slots, which are taken for written from here on."""
+    chosen = filling[:ROWS]
+    longest = max(len(s.pending) for s in chosen)
+    size = next((c for c in CHUNKS if c >= longest), CHUNKS[-1])
+    chunk = Chunk(np.full(ROWS, slots, np.int32), *(np.zeros(s, np.int32) for s in ((ROWS, size), ROWS, ROWS)))
+    for i, slot in enumerate(chosen):
+        part, slot.pending = slot.pending[:size], slot.pending[size:]
+        chunk.rows[i], chunk.lengths[i], chunk.counts[i] = slot.index, len(slot.cached), len(part)
+        chunk.tokens[i, : len(part)] = part
+        slot.cached += part
+    return chunk
+
+
+def decode_slots(decoding: list[tuple[Slot, Job]], slots: int) -> Slots:
+    """What decoding needs of each of the engine's slots; those not in `decoding` are inactive."""
+    token, length, budget = (np.zeros(slots, np.int32) for _ in range(3))
+    active, temperature = np.zeros(slots, bool), np.zeros(slots, np.float32)
+    seed, stop_ids = np.zeros(slots, np.uint32), np.full((slots, STOPS), -1, np.int32)
+    for slot, job in decoding:
+        i, sampling = slot.index, job.request.sampling
+        token[i], length[i], budget[i] = job.last, len(slot.cached), job.budget - len(job.tokens)
+        active[i], temperature[i], seed[i] = True, sampling.temperature, job.request.seed
+        stop_ids[i, : len(sampling.stop_ids)] = sampling.stop_ids
+    return Slots(*map(jnp.asarray, (token, length, active, budget, temperature, seed, stop_ids)))
+
+
+def span(decoding: list[tuple[Slot, Job]], steps: int, context: int) -> int:
+    """Cache places to attend to: a power of two that is enough for `steps` more tokens, 64 at least."""
+    needed = max(len(slot.cached) for slot, _ in decoding) + steps
+    return min(max(64, 1 << (needed - 1).bit_length()), context)

@@ -1,0 +1,183 @@
+"""What every engine promises, whatever samples its tokens."""
+
+import asyncio
+import math
+import random
+
+import pytest
+from support.engines import CONTEXT, POLICIES, jax_engine, request, stream
+from support.tiny import TINY
+
+from rollout.scripted import ScriptedEngine
+from schemas.errors import RequestError, RunStopped
+
+
+def walk(token_ids, seed, version):
+    """Any tokens, as long as stream, seed and version decide them."""
+    draw = random.Random(f"{token_ids} {seed} {version}")
+    tokens = [draw.randrange(TINY.vocab_size) for _ in range(CONTEXT)]
+    return tokens, [-draw.random() for _ in tokens]
+
+
+def scripted_engine(version=0):
+    return ScriptedEngine(walk, version=version, max_length=CONTEXT)
+
+
+@pytest.fixture(params=[scripted_engine, jax_engine], ids=["scripted", "jax"])
+async def make(request):
+    """Makes engines and closes them after the test."""
+    made = []
+
+    def make(version=0):
+        made.append(request.param(version))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        await engine.close()
+
+
+async def test_a_turn_ends_at_max_tokens(make):
+    done = await make().generate(request(max_tokens=12))
+    assert (len(done.token_ids), done.finish) == (12, "length")
+    assert len(done.logprobs) == len(done.versions) == 12
+    assert all(p <= 0 and math.isfinite(p) for p in done.logprobs)
+    assert done.queue_seconds >= 0
+    assert done.generate_seconds >= 0
+
+
+async def test_the_stop_token_is_kept_and_ends_the_turn(make):
+    engine = make()
+    free = await engine.generate(request())
+    stop = free.token_ids[4]
+    end = free.token_ids.index(stop) + 1
+    done = await engine.generate(request(session="other", stop_ids=[stop]))
+    assert (done.token_ids, done.finish) == (free.token_ids[:end], "stop")
+    assert done.logprobs == pytest.approx(free.logprobs[:end], abs=1e-5)
+
+
+async def test_a_stop_token_at_the_limit_is_a_stop(make):
+    engine = make()
+    first = (await engine.generate(request(max_tokens=1))).token_ids[0]
+    done = await engine.generate(request(session="other", max_tokens=1, stop_ids=[0, first]))
+    assert (done.token_ids, done.finish) == ((first,), "stop")
+
+
+async def test_a_turn_ends_where_the_context_is_full(make):
+    engine = make()
+    for length in (CONTEXT - 3, CONTEXT - 1):
+        done = await engine.generate(request(stream(length), session=str(length)))
+        assert (length + len(done.token_ids), done.finish) == (CONTEXT, "context")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        request(stream(CONTEXT)), request(()), request(max_tokens=0), request(temperature=-1.0),
+        request(temperature=math.nan), request(seed=-1), request(seed=2**32),
+    ],
+    ids=["full", "empty", "nothing", "cold", "nan", "negative", "large"],
+)  # fmt: skip
+async def test_a_request_that_cannot_be_served_fails_alone(make, wrong):
+    engine = make()
+    good = asyncio.ensure_future(engine.generate(request(session="good")))
+    with pytest.raises(RequestError):
+        await engine.generate(wrong)
+    assert (await good).finish == "length"
+    assert (await engine.generate(request(session="later"))).token_ids == (await good).token_ids
+
+
+async def test_samples_depend_on_the_seed_and_not_on_the_neighbours(make):
+    alone = await make().generate(request(seed=5))
+    engine = make()
+    others = [request(stream(3 + 9 * i, i), session=f"n{i}", seed=i, temperature=i / 2) for i in range(7)]
+    *_, among = await asyncio.gather(*[engine.generate(r) for r in (*others, request(seed=5))])
+    assert among.token_ids == alone.token_ids
+    assert among.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+    assert (await engine.generate(request(session="t", seed=6))).token_ids != alone.token_ids
+
+
+async def test_a_later_turn_is_sampled_as_if_it_were_the_first(make):
+    engine = make()
+    tokens = stream(9)
+    for turn in range(4):
+        done = await engine.generate(request(tokens, session="long", seed=turn))
+        fresh = await make().generate(request(tokens, seed=turn))
+        assert done.token_ids == fresh.token_ids
+        assert done.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
+        tokens += done.token_ids + stream(5 + turn, turn)
+
+
+async def test_a_released_session_can_begin_again(make):
+    engine = make()
+    first = await engine.generate(request())
+    engine.release("s")
+    engine.release("never heard of")
+    assert (await engine.generate(request())).token_ids == first.token_ids
+
+
+async def test_requests_wait_for_the_first_policy(make):
+    engine = make(version=-1)
+    assert engine.version == -1
+    waiting = asyncio.ensure_future(engine.generate(request()))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    await engine.update_weights(POLICIES[0], 0)
+    done = await waiting
+    assert set(done.versions) == {0}
+    assert done.token_ids == (await make().generate(request())).token_ids
+
+
+async def test_tokens_know_the_version_that_sampled_them(make):
+    engine = make()
+    assert set((await engine.generate(request())).versions) == {0}
+    await engine.update_weights(POLICIES[1], 3)
+    assert engine.version == 3
+    done = await engine.generate(request(session="new"))
+    assert set(done.versions) == {3}
+
+
+async def test_weights_never_go_back(make):
+    engine = make()
+    await engine.update_weights(POLICIES[1], 4)
+    with pytest.raises(ValueError, match="policy 3 is older than policy 4"):
+        await engine.update_weights(POLICIES[0], 3)
+    await engine.update_weights(POLICIES[1], 4)
+    assert engine.version == 4
+
+
+async def test_updates_that_overtake_each_other_all_end(make):
+    engine = make()
+    await asyncio.gather(*[engine.update_weights(POLICIES[v % 2], v) for v in range(1, 5)])
+    assert engine.version == 4
+
+
+async def test_a_cancelled_request_makes_room(make):
+    engine = make()
+    running = [asyncio.ensure_future(engine.generate(request(session=f"c{i}", max_tokens=100))) for i in range(6)]
+    await asyncio.sleep(0)
+    for task in running:
+        task.cancel()
+    assert (await engine.generate(request())).finish == "length"
+    assert (await engine.generate(request(session="c0"))).token_ids == (await make().generate(request())).token_ids
+    await asyncio.wait(running)
+
+
+async def test_counters_only_grow(make):
+    engine = make()
+    before = engine.counters()
+    await engine.generate(request(stream(7), max_tokens=12))
+    after = engine.counters()
+    assert before.keys() == after.keys()
+    assert all(after[k] >= before[k] for k in before)
+    assert (after["prompt_tokens"], after["generated_tokens"]) == (7, 12)
+
+
+async def test_a_closed_engine_refuses(make):
+    engine = make(version=-1)
+    waiting = asyncio.ensure_future(engine.generate(request()))
+    await asyncio.sleep(0)
+    await engine.close()
+    for attempt in (waiting, engine.generate(request())):
+        with pytest.raises(RunStopped, match="closed"):
+            await attempt

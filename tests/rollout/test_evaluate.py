@@ -1,0 +1,91 @@
+"""Evaluations on a memory store: the report names what was played, and is written once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rollouts import TASKS, config, load, put_tasks, sealed
+
+from rollout.evaluate import Evaluation, report_key
+from rollout.statistics import wilson
+from schemas.errors import RunStopped
+from schemas.manifest import EvaluationReport, EvaluationSpec, WeightsRef
+from storage.memory import MemoryStore
+
+OUTPUT = "runs/test/evaluations/k1"
+SCRIPTS = """
+from support.rollouts import END, solve
+
+def half(stream, seed, version):
+    return solve(stream, seed, version) if seed % 2 else [*b"?", END]
+
+def first_only(stream, seed, version):
+    return solve(stream, seed, version) if b"10*" in bytes(t for t in stream if t < 256) else [*b"?", END]
+"""
+
+
+def evaluation(folder: Path, script: str, store: MemoryStore | None = None, **options: Any) -> tuple[MemoryStore, Any]:
+    store = store or MemoryStore()
+    (folder / "scripts.py").write_text(SCRIPTS)
+    key, digest = put_tasks(store)
+    store.put("weights/weights", b"w")
+    spec = EvaluationSpec(
+        run="test",
+        name="candidate",
+        checkpoint="test@4",
+        weights=WeightsRef(prefix="weights", sha256="a" * 64),
+        config=config(rollout={"script": f"scripts:{script}"}).model_dump(mode="json"),
+        folder=str(folder),
+        tasks=key,
+        tasks_sha256=digest,
+        temperature=1.0,
+        samples=3,
+        seed=5,
+        confidence=0.9,
+        output=OUTPUT,
+    )
+    events: list[dict[str, Any]] = []
+    made = Evaluation(
+        store,
+        spec,
+        load=load,
+        report=lambda event, **f: events.append({"event": event} | f),
+        **({"stop": bool} | options),
+    )
+    made.events = events  # type: ignore[attr-defined]
+    return store, made
+
+
+async def test_every_task_is_played_and_the_report_names_the_digests(tmp_path: Path) -> None:
+    store, made = evaluation(tmp_path, "first_only")
+    report = await made.run()
+    assert report.weights_sha256 == "a" * 64
+    assert (report.n, report.success, report.reward) == (15, 0.2, 0.2)
+    assert report.scores == {"t0": 1.0} | {t.id: 0.0 for t in TASKS[1:]}
+    assert (report.low, report.high) == wilson(3, 15, 0.9)
+    assert report.statuses == {"succeeded": 15}
+    rows = sealed(store, OUTPUT)
+    assert sorted((r.group, r.sample, r.task_id) for r in rows) == [
+        (g, s, t.id) for g, t in enumerate(TASKS) for s in range(3)
+    ]
+    assert all(k.startswith(report.trajectories) for k in store.list(f"{OUTPUT}/trajectories/"))
+    assert EvaluationReport.from_bytes(store.get(report_key(OUTPUT)).data, "it") == report
+    assert made.events[-1] == {"event": "evaluation", "name": "candidate", "done": 15, "n": 15, "success": 0.2}
+
+
+async def test_the_same_seed_gives_the_same_figures_and_a_report_is_never_replaced(tmp_path: Path) -> None:
+    store, made = evaluation(tmp_path, "half")
+    first = await made.run()
+    _, elsewhere = evaluation(tmp_path, "half")
+    assert (await elsewhere.run()).scores == first.scores
+    assert 0 < first.success < 1
+    _, again = evaluation(tmp_path, "first_only", store)
+    assert await again.run() == first
+    assert len(sealed(store, OUTPUT)) == 15
+
+
+async def test_a_stop_leaves_no_report(tmp_path: Path) -> None:
+    store, made = evaluation(tmp_path, "half", stop=lambda: True)
+    with pytest.raises(RunStopped, match="was stopped"):
+        await made.run()
+    assert store.head(report_key(OUTPUT)) is None

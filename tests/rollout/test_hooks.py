@@ -1,0 +1,89 @@
+"""Hooks that block, hang, raise or ignore their cancellation."""
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from rollout.hooks import HookThreads, HookTimeout, call, within
+from schemas.errors import RunStopped
+
+
+async def test_blocking_hooks_run_side_by_side_and_not_on_the_loop() -> None:
+    together = threading.Barrier(8, timeout=10)  # would break if they ran one after another
+    await asyncio.gather(*(within(20, call(together.wait)) for _ in range(8)))
+    assert await call(threading.current_thread) is not threading.main_thread()
+
+
+async def test_async_hooks_run_on_the_loop() -> None:
+    async def hook(x: int) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    assert await call(hook, x=1) is asyncio.get_running_loop()
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, TimeoutError, ValueError])
+async def test_whatever_a_hook_raises_is_an_ordinary_error(error: type[BaseException]) -> None:
+    def plain() -> None:
+        raise error("cause")
+
+    with pytest.raises(Exception, match="cause"):
+        await within(5, call(plain))
+
+
+@pytest.mark.parametrize("error", [SystemExit, ValueError])
+async def test_an_async_hook_cannot_end_the_process(error: type[BaseException]) -> None:
+    async def hook() -> None:
+        raise error("cause")
+
+    with pytest.raises(Exception, match="cause"):
+        await within(5, call(hook))
+
+
+async def test_a_hanging_thread_and_a_stubborn_coroutine_are_left_behind() -> None:
+    release = threading.Event()
+
+    async def stubborn() -> None:
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    for hook in (call(release.wait), call(stubborn)):
+        with pytest.raises(HookTimeout):
+            await within(0.05, hook)
+    assert await call(lambda: "still works") == "still works"
+    release.set()
+
+
+async def test_a_hook_that_never_began_is_dropped_when_it_is_cancelled() -> None:
+    threads, release, ran = HookThreads(limit=1), threading.Event(), []
+    busy = asyncio.ensure_future(threads.run(release.wait))
+    await asyncio.sleep(0.05)
+    waiting = asyncio.ensure_future(threads.run(lambda: ran.append(1)))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    release.set()
+    await busy
+    assert await threads.run(lambda: 3) == 3
+    assert not ran
+
+
+async def test_hanging_calls_do_not_take_the_places_of_others_until_there_are_too_many() -> None:
+    threads, release = HookThreads(limit=1, hanging=3), threading.Event()
+    for _ in range(2):
+        with pytest.raises(HookTimeout):
+            await within(0.05, threads.run(release.wait))
+    assert await threads.run(lambda: 1) == 1
+    with pytest.raises(HookTimeout):
+        await within(0.05, threads.run(release.wait))
+    await asyncio.sleep(0)  # the cancellation arrives
+    with pytest.raises(RunStopped, match="3 calls of the environment"):
+        await threads.run(lambda: 1)
+    release.set()
+    while True:  # they return one by one, and then there is room again
+        try:
+            assert await threads.run(lambda: 1) == 1
+            break
+        except RunStopped:
+            await asyncio.sleep(0.01)

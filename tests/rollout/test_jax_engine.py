@@ -1,0 +1,242 @@
+"""The embedded engine: numbers, kept keys and values, updates in flight, failures, compilation."""
+
+import asyncio
+import random
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.engines import CONTEXT, POLICIES, jax_engine, learner_logprobs, request, stream
+from support.tiny import TINY
+
+from models.pure import apply
+from rollout import jax_engine as module
+from schemas.errors import RequestError, RunStopped
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture
+async def make():
+    """Makes engines and closes them after the test."""
+    made = []
+
+    def make(**options):
+        made.append(jax_engine(**options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        await engine.close()
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Holds the engine before its third decoding dispatch."""
+    reached, go, count, real = threading.Event(), threading.Event(), [0], module.decode
+
+    def decode(*args, **options):
+        count[0] += 1
+        if count[0] == 3:
+            reached.set()
+            go.wait(30)
+        return real(*args, **options)
+
+    monkeypatch.setattr(module, "decode", decode)
+    yield reached, go
+    go.set()
+
+
+@pytest.mark.parametrize("length", [1, 7, 90, 600])
+async def test_logprobs_are_the_learner_s(make, length):
+    """Also over prompts of several chunks and attention spans."""
+    tokens = stream(length)
+    done = await make(max_length=700).generate(request(tokens, temperature=0.7, max_tokens=40))
+    expected = learner_logprobs(POLICIES[0], tokens + done.token_ids, 40)
+    assert done.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+async def test_logprobs_of_later_turns_are_the_learner_s(make):
+    engine, tokens = make(), stream(9)
+    for turn in range(4):
+        done = await engine.generate(request(tokens, seed=turn))
+        expected = learner_logprobs(POLICIES[0], tokens + done.token_ids, len(done.token_ids))
+        assert done.logprobs == pytest.approx(expected, abs=1e-5)
+        tokens += done.token_ids + stream(6, turn)
+
+
+async def test_temperature_0_takes_the_likeliest(make):
+    tokens = stream(7)
+    done = await make().generate(request(tokens, temperature=0.0, max_tokens=5))
+    for token in done.token_ids:
+        assert token == int(np.argmax(_next_logits(tokens)))
+        tokens += (token,)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.5])
+async def test_samples_follow_the_tempered_distribution(make, temperature):
+    engine, count = make(slots=32), 2000
+    asked = [request(session=str(i), seed=i, max_tokens=1, temperature=temperature) for i in range(count)]
+    done = await asyncio.gather(*[engine.generate(r) for r in asked])
+    seen = np.bincount([d.token_ids[0] for d in done], minlength=TINY.vocab_size) / count
+    expected = np.asarray(jax.nn.softmax(_next_logits(stream(7)) / temperature))
+    assert np.abs(seen - expected).sum() / 2 < 0.06
+
+
+def _next_logits(tokens):
+    ids = jnp.asarray([tokens])
+    return apply(TINY, POLICIES[0], ids, jnp.arange(len(tokens))[None], jnp.ones_like(ids, bool))[0, -1]
+
+
+async def test_a_session_keeps_its_keys_and_values(make):
+    engine, tokens = make(), stream(30)
+    done = await engine.generate(request(tokens))
+    await engine.generate(request(tokens + done.token_ids + stream(5)))
+    assert engine.counters()["prefilled_tokens"] == 29 + 5  # and the last sampled token, less the stream's last
+
+
+async def test_a_rewritten_history_is_read_anew(make):
+    engine, tokens = make(), stream(30)
+    await engine.generate(request(tokens))
+    rewritten = tokens[:10] + stream(20, seed=9)
+    done = await engine.generate(request(rewritten))
+    assert done.logprobs == pytest.approx(learner_logprobs(POLICIES[0], rewritten + done.token_ids, 12), abs=1e-5)
+    assert engine.counters()["prefilled_tokens"] == 29 + 19
+
+
+async def test_the_session_that_waited_longest_gives_up_its_row(make):
+    engine = make(slots=2)
+    prompts = {name: stream(20, seed=i) for i, name in enumerate("abc")}
+    turns = {name: await engine.generate(request(prompts[name], session=name)) for name in "abc"}
+    filled = engine.counters()["prefilled_tokens"]
+    for name, new in (("b", 4), ("c", 4), ("a", 35)):
+        tokens = prompts[name] + turns[name].token_ids + stream(4)
+        done = await engine.generate(request(tokens, session=name))
+        assert done.logprobs == pytest.approx(learner_logprobs(POLICIES[0], tokens + done.token_ids, 12), abs=1e-5)
+        assert engine.counters()["prefilled_tokens"] - filled == new
+        filled = engine.counters()["prefilled_tokens"]
+
+
+async def test_another_session_never_reads_an_older_policy_s_keys(make):
+    engine = make(slots=1)
+    await engine.generate(request(session="a"))
+    engine.release("a")
+    await engine.update_weights(POLICIES[1], 1)
+    done = await engine.generate(request(session="b"))
+    assert done.logprobs == pytest.approx(learner_logprobs(POLICIES[1], stream(7) + done.token_ids, 12), abs=1e-5)
+
+
+async def test_an_update_lands_inside_a_turn(make, gate):
+    reached, go = gate
+    engine = make()
+    running = asyncio.ensure_future(engine.generate(request(max_tokens=12)))
+    await asyncio.to_thread(reached.wait, 30)
+    update = asyncio.ensure_future(engine.update_weights(POLICIES[1], 1))
+    await asyncio.sleep(0)
+    go.set()
+    await update
+    done = await running
+    assert done.versions == (0,) * 6 + (1,) * 6
+    before = learner_logprobs(POLICIES[0], stream(7) + done.token_ids[:6], 6)
+    assert done.logprobs[:6] == pytest.approx(before, abs=1e-5)
+    after = learner_logprobs(POLICIES[0], stream(7) + done.token_ids, 6)
+    assert done.logprobs[6:] != pytest.approx(after, abs=1e-3)
+
+
+async def test_two_requests_of_one_session_take_turns(make, gate):
+    """And others pass the one that waits."""
+    reached, go = gate
+    engine = make()
+    first, second = (asyncio.ensure_future(engine.generate(request(seed=s))) for s in (1, 2))
+    other = asyncio.ensure_future(engine.generate(request(session="other", max_tokens=1)))
+    await asyncio.to_thread(reached.wait, 30)
+    assert (await other).finish == "length"
+    assert not first.done()
+    go.set()
+    fresh = make()
+    for seed, turn in ((1, first), (2, second)):
+        assert (await turn).token_ids == (await fresh.generate(request(session=str(seed), seed=seed))).token_ids
+
+
+async def test_a_cancelled_request_frees_its_row_while_it_decodes(make, gate):
+    reached, go = gate
+    engine = make(slots=1)
+    running = asyncio.ensure_future(engine.generate(request(max_tokens=100)))
+    await asyncio.to_thread(reached.wait, 30)
+    running.cancel()
+    await asyncio.sleep(0)
+    go.set()
+    await engine.generate(request(session="next", max_tokens=4))
+    assert engine.counters()["generated_tokens"] == 6 + 4
+
+
+async def test_a_failure_in_the_thread_reaches_everyone(make, monkeypatch):
+    def decode(*_, **__):
+        raise FloatingPointError("the chip caught fire")
+
+    engine = make(slots=2)
+    monkeypatch.setattr(module, "decode", decode)
+    answers = await asyncio.gather(
+        *[engine.generate(request(session=str(i))) for i in range(5)], return_exceptions=True
+    )
+    for attempt in (engine.generate(request()), engine.update_weights(POLICIES[0], 1)):
+        with pytest.raises(RunStopped) as caught:
+            await attempt
+        answers.append(caught.value)
+    for error in answers:
+        assert isinstance(error, RunStopped)
+        assert "FloatingPointError: the chip caught fire" in str(error)
+        assert isinstance(error.__cause__, FloatingPointError)
+
+
+@pytest.mark.parametrize(
+    "wrong", [request([0, 37]), request([-1, 3]), request(stop_ids=[37]), request(stop_ids=range(5))]
+)
+async def test_ids_outside_the_vocabulary_fail_alone(make, wrong):
+    engine = make()
+    with pytest.raises(RequestError):
+        await engine.generate(wrong)
+    assert (await engine.generate(request())).finish == "length"
+
+
+async def test_weights_of_another_model_are_refused(make):
+    engine = make()
+    wider = {**POLICIES[1], "model": {**POLICIES[1]["model"], "norm": {"weight": jnp.ones(17)}}}
+    with pytest.raises(RequestError, match=r"policy 1 .* model.norm.weight has shape \(17,\), not \(16,\)"):
+        await engine.update_weights(wider, 1)
+    with pytest.raises(RequestError, match=r"lm_head.weight has shape .*, not none"):
+        await engine.update_weights({**POLICIES[1], "lm_head": {"weight": jnp.ones((37, 16))}}, 1)
+    assert set((await engine.generate(request())).versions) == {0}
+
+
+async def test_varied_lengths_compile_nothing_after_warm_up(make):
+    engine = make(slots=6)
+    for length in (5, 40, CONTEXT - 9):  # every chunk and span
+        await engine.generate(request(stream(length), session=str(length), max_tokens=9))
+    await engine.update_weights(POLICIES[1], 1)
+    compiled = []
+    count = lambda name, seconds, **_: compiled.append(name) if name == COMPILED else None  # noqa: E731
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        jax.jit(lambda x: x * 3.25)(1.0)
+        assert len(compiled) == 1, "the counter counts"
+        draw = random.Random(0)
+        await asyncio.gather(*[engine.generate(_any_request(draw, i)) for i in range(60)])
+        await engine.update_weights(jax.tree.map(np.asarray, POLICIES[0]), 2)
+        await asyncio.gather(*[engine.generate(_any_request(draw, i)) for i in range(60)])
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)
+    assert len(compiled) == 1
+
+
+def _any_request(draw, number):
+    return request(
+        stream(draw.randrange(1, CONTEXT)),
+        session=str(number),
+        seed=draw.randrange(2**32),
+        max_tokens=draw.randrange(1, 40),
+        temperature=draw.choice([0.0, 0.5, 1.0]),
+        stop_ids=draw.sample(range(TINY.vocab_size), draw.randrange(5)),
+    )

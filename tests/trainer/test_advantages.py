@@ -1,0 +1,35 @@
+"""Advantages of a group: zero mean, unit scale, and nothing learnt where all rewards are equal."""
+
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainer.advantages import ADVANTAGES, grpo
+
+REWARDS = st.lists(st.floats(0, 1, width=16), min_size=2, max_size=16)
+
+
+@given(REWARDS)
+def test_grpo_is_the_standard_score_of_its_group(rewards):
+    mean, deviation = statistics.fmean(rewards), statistics.pstdev(rewards)
+    expected = [(r - mean) / (deviation + 1e-6) for r in rewards]
+    np.testing.assert_allclose(grpo(np.array(rewards)), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(REWARDS, st.randoms())
+def test_grpo_does_not_depend_on_the_order(rewards, random):
+    order = random.sample(range(len(rewards)), len(rewards))
+    shuffled = grpo(np.array([rewards[i] for i in order]))
+    np.testing.assert_allclose(shuffled, grpo(np.array(rewards))[order], atol=1e-9)
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.25, 1.0])
+def test_equal_rewards_teach_nothing(reward):
+    assert grpo(np.full(5, reward)).tolist() == [0.0] * 5
+
+
+def test_advantages_go_by_the_names_of_the_configuration():
+    assert ADVANTAGES["grpo"] is grpo

@@ -1,0 +1,170 @@
+"""The jitted step: what must not change it (padding, micro-batches, process) and what it computes."""
+
+import dataclasses
+import functools
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.tiny import TINY, lively
+
+from models.pure import apply, flatten, init_params, nest
+from models.weights import params_digest
+from schemas.config import Loss, Optimizer
+from trainer.batch import empty
+from trainer.optimizer import make_optimizer
+from trainer.step import init_state, make_rl_step, make_sft_step
+
+ROWS, LENGTH = 4, 12
+SMALL = dataclasses.replace(TINY, num_hidden_layers=1)
+OPTIMIZER = make_optimizer(Optimizer(learning_rate=0.01, max_grad_norm=None), 10)
+
+
+def batch(rows=ROWS, used=ROWS):
+    """Rows of several lengths; those from `used` on are padding. A row is the same in every batch."""
+    out = empty(rows, LENGTH)
+    for i in range(used):
+        draw = np.random.default_rng(i)
+        size = 6 + i
+        out.tokens[i, :size] = draw.integers(0, SMALL.vocab_size, size)
+        out.valid[i, :size] = True
+        out.mask[i, 3:size] = draw.random(size - 3) < 0.7
+        out.mask[i, 3] = 1
+        out.behaviour[i] = -draw.random(LENGTH) * 4 * out.mask[i]
+        out.advantages[i], out.weights[i] = draw.normal(), 1
+    return out
+
+
+def state():
+    return init_state(start(), OPTIMIZER)
+
+
+def start():
+    return jax.tree.map(jnp.array, lively(init_params(SMALL, 0)))
+
+
+@functools.cache
+def rl(aggregation="token_mean", parts=1):
+    return make_rl_step(SMALL, Loss(aggregation=aggregation), OPTIMIZER, parts)
+
+
+@functools.cache
+def sft():
+    return make_sft_step(SMALL, OPTIMIZER)
+
+
+@jax.jit
+def logits(params, tokens, valid):
+    positions = jnp.broadcast_to(jnp.arange(LENGTH), tokens.shape)
+    return apply(SMALL, params, tokens, positions, valid)
+
+
+def close(one, other, atol=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=atol), one, other)
+
+
+@pytest.mark.parametrize(("aggregation", "splits"), [("token_mean", (2, 4)), ("sequence_mean", (4,))])
+def test_micro_batches_change_nothing(aggregation, splits):
+    whole, figures = rl(aggregation)(state(), batch())
+    for parts in splits:
+        found, same = rl(aggregation, parts)(state(), batch())
+        # Adam's first update is the sign of the gradient: the moments are what shows a difference.
+        close(found.optimizer, whole.optimizer)
+        close(same, figures)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+def test_padding_rows_change_nothing(aggregation):
+    exact, figures = rl(aggregation)(state(), batch(rows=3, used=3))
+    padded, same = rl(aggregation)(state(), batch(rows=4, used=3))
+    close(padded.optimizer, exact.optimizer)
+    close(same, figures)
+
+
+def test_what_stands_in_padding_changes_nothing():
+    step = rl()
+    clean, filled = batch(used=3), batch(used=3)
+    filled.tokens[~filled.valid] = 7
+    filled.tokens[3] = 9
+    filled.behaviour[filled.mask == 0] = -3.0
+    filled.advantages[3] = 5.0
+    one, other = step(state(), clean)[0], step(state(), filled)[0]
+    assert params_digest(one.params) == params_digest(other.params)
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    """Through the whole step: plain gradients are Adam's first moment after one update, divided by 1 - b1."""
+    after, _ = rl()(state(), batch())
+    (moments,) = (s for s in jax.tree.leaves(after.optimizer, is_leaf=_is_adam) if _is_adam(s))
+    flat = flatten(moments.mu)
+    for name, place in [("model.norm.weight", (3,)), ("model.embed_tokens.weight", (5, 2))]:
+        up, down = (_loss(_moved(name, place, by), batch()) for by in (1e-2, -1e-2))
+        assert float(flat[name][place]) / 0.1 == pytest.approx((up - down) / 2e-2, rel=2e-2, abs=2e-4)
+
+
+def _is_adam(node):
+    return hasattr(node, "mu")
+
+
+def _moved(name, place, by):
+    flat = {k: np.array(v) for k, v in flatten(start()).items()}
+    flat[name][place] += by
+    return nest(flat)
+
+
+def _loss(params, b):
+    """The step's loss in float64 and plain loops, from the decoder's logits."""
+    scores = np.asarray(logits(params, b.tokens, b.valid), np.float64)
+    gains = []
+    for i, t in np.argwhere(b.mask):
+        row = scores[i, t - 1] - scores[i, t - 1].max()
+        ratio = np.exp(row[b.tokens[i, t]] - np.log(np.exp(row).sum()) - b.behaviour[i, t])
+        gain = min(ratio * b.advantages[i], np.clip(ratio, 0.8, 1.2) * b.advantages[i])
+        gains.append(max(gain, 3 * b.advantages[i]) if b.advantages[i] < 0 else gain)
+    return -np.mean(gains)
+
+
+def test_the_loss_is_the_papers():
+    _, figures = rl()(state(), batch())
+    assert float(figures["loss"]) == pytest.approx(_loss(start(), batch()), rel=1e-4)
+
+
+def test_a_step_compiles_once():
+    step, now = make_sft_step(SMALL, OPTIMIZER), state()
+    for used in (4, 3, 1, 4):
+        now, _ = step(now, batch(used=used))
+    assert step._cache_size() == 1
+
+
+def test_positive_advantages_make_what_was_sampled_likelier():
+    now, b = state(), batch()
+    b.advantages[:] = 1.0
+    before = float(sft()(state(), b)[1]["loss"])
+    for _ in range(3):
+        now, _ = rl()(now, b)
+    assert float(sft()(now, b)[1]["loss"]) < before
+
+
+def test_a_broken_number_shows_in_the_figures():
+    b = batch()
+    b.behaviour[0, 3] = np.nan
+    _, figures = rl()(state(), b)
+    assert not np.isfinite(float(figures["grad_norm"]))
+
+
+def test_another_process_makes_the_same_bytes():
+    now = state()
+    for _ in range(2):
+        now, _ = rl(parts=2)(now, batch())
+    code = (
+        f"import runpy, sys; sys.path[:0] = {[p for p in sys.path if p]!r}\n"
+        f"globals().update(runpy.run_path({__file__!r}))\n"
+        "now = state()\n"
+        "for _ in range(2): now, _ = rl(parts=2)(now, batch())\n"
+        "print(params_digest(now.params))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == params_digest(now.params)
