@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from schemas.config import Architecture
 from schemas.errors import RequestError
 
 ARCHITECTURES = ("LlamaForCausalLM",)
@@ -71,6 +72,12 @@ class DecoderConfig:
             eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
             rope_scaling=_rope_scaling(rope),
         )
+
+    @classmethod
+    def from_architecture(cls, shape: Architecture, vocab_size: int, eos_token_id: int | None) -> "DecoderConfig":
+        """The decoder that a run's `[model.architecture]` asks for."""
+        head_dim = shape.hidden_size // shape.num_attention_heads
+        return cls(vocab_size=vocab_size, head_dim=head_dim, eos_token_id=eos_token_id, **shape.model_dump())
 
     def to_hf(self) -> dict[str, Any]:
         """A `config.json` that transformers and vLLM read as a LlamaForCausalLM."""

@@ -93,9 +93,11 @@ def _reward(name: str, folder: str) -> RewardFunction:
 
 
 def _check_options(environment: type[BaseTaskEnv], options: dict[str, Any]) -> None:
-    parameters = inspect.signature(environment.__init__).parameters
-    catches_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    base = environment.__init__ is BaseTaskEnv.__init__
-    unknown = [o for o in options if o not in parameters and (base or not catches_all)]
-    if unknown:
-        raise RequestError(f"environment.options: {environment.__name__} takes no `{unknown[0]}`")
+    """Whether the class can be called as `Cast.make_environment` will."""
+    try:
+        inspect.signature(environment).bind(None, score=None, tools=None, **options)
+    except TypeError as error:
+        raise RequestError(
+            f"environment.options do not fit {environment.__name__}, which is made from (task, score=, tools=, and the "
+            f"options): {error}"
+        ) from error

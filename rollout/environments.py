@@ -1,12 +1,11 @@
 """What an agent acts in. One environment object is one episode of one task, used once.
 
-Hooks are coroutines; a subclass may write any of them as a plain function, which then runs in a thread, so that it may
-block. Each call has a deadline; one that raises, hangs, floods or returns nonsense ends its own episode only.
+Hooks are coroutines, which must not block; a subclass may write any of them as a plain function, which then runs in a
+thread and may. Each call has a deadline; one that raises, hangs, floods or returns nonsense ends its own episode only.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rollout.agents import Action
 from rollout.hooks import call
@@ -26,13 +25,9 @@ class StepResult:
 
 
 class BaseTaskEnv:
-    """An episode of a task. Subclasses implement `step`; `environment.options` come as keyword arguments."""
+    """An episode of a task. Subclasses implement `step`; `environment.options` are further keyword arguments of theirs."""
 
-    def __init__(
-        self, task: Task, *, score: RewardFunction = exact_match, tools: ToolManager | None = None, **options: Any
-    ) -> None:
-        if options:
-            raise TypeError(f"{type(self).__name__} has no option `{next(iter(options))}`")
+    def __init__(self, task: Task, *, score: RewardFunction = exact_match, tools: ToolManager | None = None) -> None:
         self.task = task
         self.score = score
         self.tools = tools or ToolManager()

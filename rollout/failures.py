@@ -18,8 +18,11 @@ class FailureStreak:
         self._failed: list[Trajectory] = []
 
     def note(self, row: Trajectory) -> None:
-        """Take in a finished attempt. RunStopped with the first cause when everything fails."""
+        """Take in a finished attempt."""
         self._failed = [*self._failed, row] if row.failed else []
+
+    def check(self) -> None:
+        """RunStopped with the first cause when everything fails."""
         causes = {_cause(r) for r in self._failed}
         groups = {r.group for r in self._failed}
         if len(groups) >= GROUPS and len(self._failed) >= (ALIKE if len(causes) == 1 else ANY):

@@ -69,26 +69,30 @@ class RolloutOrchestrator:
         self._news.set()
 
     async def wait(self, seconds: float) -> int:
-        """Wait until an episode ends, or for so long; deliver what ended and queue its retries. Returns how many."""
+        """Wait until an episode ends, or for so long; deliver what ended and queue its retries. Returns how many.
+
+        RunStopped when everything fails.
+        """
         try:
             await asyncio.wait_for(self._news.wait(), seconds)
         except TimeoutError:
             return 0
-        return self._take()
+        count = self._take()
+        self._streak.check()
+        return count
 
     def _take(self) -> int:
+        """Deliver every episode that has ended, then raise what was no episode's own."""
         self._news.clear()
-        count = 0
-        while self._finished:
-            task = self._finished.popleft()
-            job = self._running.pop(task, None)
-            if task.cancelled():
-                continue
-            row = task.result()
-            if job is not None:
-                self._settle(job, row)
-                count += 1
-        return count
+        ended = [(self._running.pop(t, None), t) for t in self._finished if not t.cancelled()]
+        self._finished.clear()
+        errors = [e for _, task in ended if (e := task.exception()) is not None]
+        rows = [(job, task.result()) for job, task in ended if job is not None and task.exception() is None]
+        for job, row in rows:
+            self._settle(job, row)
+        if errors:
+            raise errors[0]
+        return len(rows)
 
     def _settle(self, job: Job, row: Trajectory) -> None:
         self._deliver(row)

@@ -7,11 +7,15 @@ end of the import path, for what the file itself imports.
 import hashlib
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from schemas.errors import RequestError
+
+_lock = threading.RLock()
+"""Two threads must not see a half-loaded module."""
 
 
 def load_object(name: str, folder: str, field: str) -> Any:
@@ -28,7 +32,9 @@ def load_object(name: str, folder: str, field: str) -> Any:
     path = Path(folder, *parts).with_suffix(".py")
     if not path.is_file():
         raise RequestError(f"{field} = `{name}`: there is no file {path}; create it or correct the name")
-    found = getattr(_load(path.resolve(), Path(folder).resolve(), field), attribute, None)
+    with _lock:
+        loaded = _load(path.resolve(), Path(folder).resolve(), field)
+    found = getattr(loaded, attribute, None)
     if found is None:
         raise RequestError(f"{field} = `{name}`: {path} defines no `{attribute}`")
     return found

@@ -86,9 +86,14 @@ class Shift:
         return [Job(assignment.group, s, assignment.first_attempt, task) for s in assignment.samples]
 
     async def _end(self) -> None:
-        self._counters.abandoned += await self._orchestrator.cancel(lambda _: True)
+        try:
+            self._counters.abandoned += await self._orchestrator.cancel(lambda _: True)
+        finally:
+            await self._seal_the_rest()
+            await self._follower.close()
+
+    async def _seal_the_rest(self) -> None:
         try:
             await self._sealer.flush()
         except WriterEnded:
             self._counters.abandoned += self._sealer.unsealed
-        await self._follower.close()

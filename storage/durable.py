@@ -8,7 +8,7 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -35,10 +35,10 @@ def written(aside: Path, data: bytes) -> Generator[Path]:
             path.unlink(missing_ok=True)
 
 
-def publish(file: Path, path: Path) -> None:
-    """Give a written file a name and make the name durable. FileExistsError where it is taken by a file.
+def link(file: Path, path: Path) -> set[Path]:
+    """Give a written file a name. Returns the folders to `sync` for the name to be durable.
 
-    IsADirectoryError where it is taken by a folder.
+    Raises FileExistsError where the name is taken by a file, IsADirectoryError where it is taken by a folder.
     """
     changed = {path.parent, *_make_folders(path.parent)}
     try:
@@ -46,8 +46,17 @@ def publish(file: Path, path: Path) -> None:
     except FileExistsError:
         refuse_folder(path)
         raise
-    for folder in changed:
-        _sync(folder)
+    return changed
+
+
+def sync(folders: Iterable[Path]) -> None:
+    """Let the names in these folders survive a loss of power."""
+    for folder in folders:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def refuse_folder(path: Path) -> None:
@@ -58,25 +67,25 @@ def refuse_folder(path: Path) -> None:
 
 def show(file: Path, path: Path, aside: Path) -> None:
     """Let the path be one more name of `file`, in place of what it named; not synced to disk."""
-    link = aside / uuid.uuid4().hex
+    name = aside / uuid.uuid4().hex
     try:
-        os.link(file, link)
-        os.replace(link, path)
+        os.link(file, name)
+        os.replace(name, path)
     finally:
-        link.unlink(missing_ok=True)  # a rename onto another name of the same file leaves the first one there
+        name.unlink(missing_ok=True)  # a rename onto another name of the same file leaves the first one there
 
 
 def probe_links(aside: Path) -> None:
     """OSError unless files can be written in the folder and a link to a taken name fails."""
     with written(aside, b"probe") as file:
-        link = file.with_suffix(".link")
+        name = file.with_suffix(".link")
         try:
-            os.link(file, link)
+            os.link(file, name)
             with suppress(FileExistsError):
-                os.link(file, link)
+                os.link(file, name)
                 raise OSError(errno.ENOTSUP, "hard links don't exclude each other there")
         finally:
-            link.unlink(missing_ok=True)
+            name.unlink(missing_ok=True)
 
 
 def sweep(aside: Path) -> None:
@@ -106,11 +115,3 @@ def _make_folders(folder: Path) -> list[Path]:
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
     return [each.parent for each in missing]
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

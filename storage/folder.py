@@ -25,8 +25,9 @@ from storage.objects import (
     is_part,
 )
 
-KEPT = 16
-"""Newest generations that stay on disk."""
+KEPT = 64
+"""Newest generations that stay on disk. So many overwrites may pass a writer between its link and its look at what
+stands, before it takes a won swap for a lost one."""
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _Found = TypeVar("_Found")
@@ -68,7 +69,7 @@ class FolderStore:
         path = self._path(key)
         with _sentences(key, self.root), durable.written(self._aside, data) as file:
             try:
-                durable.publish(file, path)
+                durable.sync(durable.link(file, path))
             except FileExistsError as error:
                 raise ObjectExists(f"{key} is there already") from error
         return 1
@@ -79,11 +80,13 @@ class FolderStore:
         mine = self._numbered(key, generation + 1) if generation else self._path(key)
         with _sentences(key, self.root), durable.written(self._aside, data) as file:
             try:
-                durable.publish(file, mine)
+                changed = durable.link(file, mine)
             except FileExistsError as error:
                 raise GenerationMismatch(f"{key} has moved on from generation {generation}") from error
             if generation:
                 self._refuse_stale(key, generation + 1)
+            durable.sync(changed)
+            if generation:
                 self._tidy(key, generation + 1)
         return generation + 1
 

@@ -61,7 +61,11 @@ class ObjectStore(Protocol):
         ...
 
     def swap(self, key: str, data: bytes, generation: int) -> int:
-        """Overwrite only if the object stands at `generation` (0: absent), else GenerationMismatch."""
+        """Overwrite only if the object stands at `generation` (0: absent), else GenerationMismatch.
+
+        Whoever gets a mismatch reads again: it may, rarely, have written and been overwritten many times since, as
+        with an answer that got lost on the way.
+        """
         ...
 
     def get(self, key: str) -> Stored:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from schemas import keys
 from schemas.errors import HeadraceError, RunStopped
 from schemas.manifest import RLSpec
+from storage.control import read_window
 from storage.objects import find
 from tasks import processes
 from tasks.children import Command, Event
@@ -34,10 +35,26 @@ def open_stage(session: Session) -> str:
 
 
 def roll_out(session: Session, base: str, index: int) -> str:
-    """Keep worker `index` running until the stage ends; returns how it ended."""
-    rollout = session.request.config.rollout
-    silence = max(60.0, 3 * rollout.lease_seconds)
-    return _keep(session, processes.worker(session.store.url, base, index), silence, Restarts(limit=6))
+    """Keep worker `index` running until the stage ends; returns how it ended.
+
+    A worker leaves when the window is closed. A stage that is continued is opened again by its learner, so nobody
+    starts before that.
+    """
+    silence = max(60.0, 3 * session.request.config.rollout.lease_seconds)
+    command, ended = processes.worker(session.store.url, base, index), "finished"
+    while ended == "finished" and _window_opens(session, base):
+        ended = _keep(session, command, silence, Restarts(limit=6))
+    return ended
+
+
+def _window_opens(session: Session, base: str) -> bool:
+    """Wait while the window is closed; False once the learner has ended or everything stops."""
+    while not (session.stop.is_set() or session.learned.is_set()):
+        found = read_window(session.store, base)
+        if found is None or not found[0].closed:
+            return True
+        session.learned.wait(0.5)
+    return False
 
 
 def learn(session: Session, base: str) -> str:
@@ -46,6 +63,7 @@ def learn(session: Session, base: str) -> str:
     figures = LastStep(session.store, base)
     ended = _keep(session, processes.learner(session.store.url, base), silence, Restarts(limit=3), figures.note)
     figures.flush()
+    session.learned.set()
     manifest = read_rl(session.store, base)
     whole = manifest is not None and manifest.steps >= session.request.config.rl.steps
     if ended == "finished" and not whole:

@@ -27,18 +27,15 @@ def make(store: ObjectStore, config: Run, seed: int) -> None:
     if config.model.architecture is None:
         raise RequestError("weights from scratch need [model.architecture]")
     started, key = time.time(), scratch_key(config, seed)
-    shape = config.model.architecture.model_dump()
-    tokenizer = ByteTokenizer()
-    decoder = DecoderConfig(
-        vocab_size=tokenizer.vocab_size, head_dim=shape["hidden_size"] // shape["num_attention_heads"], **shape
-    )
+    shape, tokenizer = config.model.architecture, ByteTokenizer()
+    decoder = DecoderConfig.from_architecture(shape, tokenizer.vocab_size, tokenizer.special("<|end|>"))
     prefix = keys.stage("scratch", key)
     attempt = f"{prefix}/weights/{time.time_ns():x}"
     weights = save_weights(store, attempt, decoder, init_params(decoder, seed), tokenizer, "float32", prefix)
     manifest = StageManifest(
         stage="scratch",
         key=key,
-        config={"architecture": shape, "seed": seed},
+        config={"architecture": shape.model_dump(mode="json"), "seed": seed},
         inputs=(),
         weights=weights,
         code=code_version(),

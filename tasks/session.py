@@ -30,6 +30,8 @@ class Session:
     record: RunManifest
     sink: Sink
     stop: threading.Event = field(default_factory=threading.Event)
+    learned: threading.Event = field(default_factory=threading.Event)
+    """The learner has ended, one way or another."""
     cause: HeadraceError | None = None
     evaluating: threading.Semaphore = field(init=False)
     """As many evaluations as may run side by side."""

@@ -7,7 +7,7 @@ def summary(run: str, found: Survey) -> list[str]:
     """The lines, for people. Success is on the held-out problems, which decided nothing."""
     decision = found.decision
     promoted = decision is not None and decision.promoted
-    labels = {"warm-up": "warm-up", "candidate": "promoted" if promoted else "candidate (not promoted)"}
+    labels = {"warm-up": "warm-up", "candidate": "promoted" if promoted else "candidate"}
     lines = [f"run {run}: {found.rl.ref}", *(_line(labels[e.name], e) for e in found.evaluations)]
     return [*lines, f"  {'promoted' if promoted else 'not promoted'}: {decision.reason}"] if decision else lines
 

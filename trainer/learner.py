@@ -48,6 +48,8 @@ class AgenticRLLearner:
         report: Report,
         stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.config = Run.model_validate(spec.config)
         self.store, self.spec, self.base = store, spec, base
@@ -58,10 +60,10 @@ class AgenticRLLearner:
         self.policy = StalenessPolicy(self.bounds, filter_zero_advantage=rl.loss.filter_zero_advantage)
         self.assembler = GroupAssembler(rl.group_size, self.config.rollout.attempts)
         self.window = WindowWriter(store, base, publisher.learner, rl.window_seconds, clock)
-        self.watch = ClaimWatch(store, base, self.config, clock)
+        self.watch = ClaimWatch(store, base, self.config, clock, wall)
         self.published: PolicyManifest | None = None
         self.last_checkpoint: int | None = None
-        self._report, self._stop, self._clock = report, stop, clock
+        self._report, self._stop, self._clock, self._sleep = report, stop, clock, sleep
         self._time = metrics.Clock()
         self._config_digest = digest(spec.config)
 
@@ -117,7 +119,7 @@ class AgenticRLLearner:
             elif self._clock() - waiting_since > self.config.rl.idle_seconds:
                 raise RunStopped(self._idle_cause())
             else:
-                time.sleep(0.02)
+                self._sleep(0.02)
         return self.close()
 
     def tick(self) -> bool:
@@ -271,7 +273,7 @@ class AgenticRLLearner:
             self._report("closing", workers=len(self.tail.workers))
             if not self.watch.anyone_alive():
                 return True
-            time.sleep(min(0.1, self.config.rollout.lease_seconds / 8))
+            self._sleep(min(0.1, self.config.rollout.lease_seconds / 8))
         return False
 
     def _idle_cause(self) -> str:

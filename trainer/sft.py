@@ -140,9 +140,7 @@ def _start(store: ObjectStore, spec: SFTSpec, config: Run) -> "tuple[DecoderConf
     if shape is None:
         raise RequestError("a warm-up without initial weights needs [model.architecture]")
     tokenizer = ByteTokenizer()
-    sizes = shape.model_dump()
-    head_dim = shape.hidden_size // shape.num_attention_heads
-    decoder = DecoderConfig(vocab_size=tokenizer.vocab_size, head_dim=head_dim, **sizes)
+    decoder = DecoderConfig.from_architecture(shape, tokenizer.vocab_size, tokenizer.special("<|end|>"))
     return decoder, init_params(decoder, spec.seed), tokenizer
 
 

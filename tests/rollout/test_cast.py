@@ -22,6 +22,10 @@ class Env(ToolEnvironment):
         super().__init__(task, **others)
         self.difficulty = difficulty
 
+class Lonely(ToolEnvironment):
+    def __init__(self, task):
+        super().__init__(task)
+
 class Agent(ToolAgent):
     pass
 
@@ -89,7 +93,11 @@ def test_an_agent_without_tools_offers_none() -> None:
         ({"tools": ("trainer:Nameless",)}, "has no `name`"),
         ({"reward": "almost"}, "environment.reward = `almost` is not built in (exact_match are)"),
         ({"reward": "trainer:number"}, "must be a function"),
-        ({"options": {"depth": 2}}, "ToolEnvironment takes no `depth`"),
+        ({"environment": "trainer:Lonely"}, "environment.options do not fit Lonely"),
+        (
+            {"options": {"depth": 2}},
+            "do not fit ToolEnvironment, which is made from (task, score=, tools=, and the options): got an unexpected",
+        ),
     ],
 )
 def test_mistakes(folder: Path, changes: dict[str, Any], words: str) -> None:

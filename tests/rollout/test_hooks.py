@@ -63,6 +63,8 @@ async def test_a_hook_that_never_began_is_dropped_when_it_is_cancelled() -> None
     waiting = asyncio.ensure_future(threads.run(lambda: ran.append(1)))
     await asyncio.sleep(0.05)
     waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
     release.set()
     await busy
     assert await threads.run(lambda: 3) == 3

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.engines import CONTEXT, POLICIES, jax_engine, learner_logprobs, request, stream
+from support.engines import CONTEXT, POLICIES, PROMPT, jax_engine, learner_logprobs, next_logits, request, stream
 from support.tiny import TINY
 
-from models.pure import apply
 from rollout import jax_engine as module
 from schemas.errors import RequestError, RunStopped
 
@@ -49,13 +48,14 @@ def gate(monkeypatch):
     go.set()
 
 
-@pytest.mark.parametrize("length", [1, 7, 90, 600])
-async def test_logprobs_are_the_learner_s(make, length):
+async def test_logprobs_are_the_learner_s(make):
     """Also over prompts of several chunks and attention spans."""
-    tokens = stream(length)
-    done = await make(max_length=700).generate(request(tokens, temperature=0.7, max_tokens=40))
-    expected = learner_logprobs(POLICIES[0], tokens + done.token_ids, 40)
-    assert done.logprobs == pytest.approx(expected, abs=1e-5)
+    engine = make(max_length=700)
+    for length in (1, 7, 90, 600):
+        tokens = stream(length)
+        done = await engine.generate(request(tokens, session=str(length), temperature=0.7, max_tokens=40))
+        expected = learner_logprobs(POLICIES[0], tokens + done.token_ids, 40)
+        assert done.logprobs == pytest.approx(expected, abs=1e-5)
 
 
 async def test_logprobs_of_later_turns_are_the_learner_s(make):
@@ -68,26 +68,21 @@ async def test_logprobs_of_later_turns_are_the_learner_s(make):
 
 
 async def test_temperature_0_takes_the_likeliest(make):
-    tokens = stream(7)
+    tokens = PROMPT
     done = await make().generate(request(tokens, temperature=0.0, max_tokens=5))
     for token in done.token_ids:
-        assert token == int(np.argmax(_next_logits(tokens)))
+        assert token == int(np.argmax(next_logits(POLICIES[0], tokens)))
         tokens += (token,)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.5])
 async def test_samples_follow_the_tempered_distribution(make, temperature):
-    engine, count = make(slots=32), 2000
+    engine, count = make(), 2000
     asked = [request(session=str(i), seed=i, max_tokens=1, temperature=temperature) for i in range(count)]
     done = await asyncio.gather(*[engine.generate(r) for r in asked])
     seen = np.bincount([d.token_ids[0] for d in done], minlength=TINY.vocab_size) / count
-    expected = np.asarray(jax.nn.softmax(_next_logits(stream(7)) / temperature))
+    expected = np.asarray(jax.nn.softmax(next_logits(POLICIES[0], PROMPT) / temperature))
     assert np.abs(seen - expected).sum() / 2 < 0.06
-
-
-def _next_logits(tokens):
-    ids = jnp.asarray([tokens])
-    return apply(TINY, POLICIES[0], ids, jnp.arange(len(tokens))[None], jnp.ones_like(ids, bool))[0, -1]
 
 
 async def test_a_session_keeps_its_keys_and_values(make):
@@ -125,7 +120,7 @@ async def test_another_session_never_reads_an_older_policy_s_keys(make):
     engine.release("a")
     await engine.update_weights(POLICIES[1], 1)
     done = await engine.generate(request(session="b"))
-    assert done.logprobs == pytest.approx(learner_logprobs(POLICIES[1], stream(7) + done.token_ids, 12), abs=1e-5)
+    assert done.logprobs == pytest.approx(learner_logprobs(POLICIES[1], PROMPT + done.token_ids, 12), abs=1e-5)
 
 
 async def test_an_update_lands_inside_a_turn(make, gate):
@@ -139,25 +134,31 @@ async def test_an_update_lands_inside_a_turn(make, gate):
     await update
     done = await running
     assert done.versions == (0,) * 6 + (1,) * 6
-    before = learner_logprobs(POLICIES[0], stream(7) + done.token_ids[:6], 6)
+    before = learner_logprobs(POLICIES[0], PROMPT + done.token_ids[:6], 6)
     assert done.logprobs[:6] == pytest.approx(before, abs=1e-5)
-    after = learner_logprobs(POLICIES[0], stream(7) + done.token_ids, 6)
+    after = learner_logprobs(POLICIES[0], PROMPT + done.token_ids, 6)
     assert done.logprobs[6:] != pytest.approx(after, abs=1e-3)
 
 
 async def test_two_requests_of_one_session_take_turns(make, gate):
     """And others pass the one that waits."""
     reached, go = gate
-    engine = make()
-    first, second = (asyncio.ensure_future(engine.generate(request(seed=s))) for s in (1, 2))
-    other = asyncio.ensure_future(engine.generate(request(session="other", max_tokens=1)))
+    engine, order = make(), []
+
+    async def turn(name, **options):
+        done = await engine.generate(request(**options))
+        order.append(name)
+        return done.token_ids
+
+    first = asyncio.ensure_future(turn("first", seed=1, max_tokens=90))
     await asyncio.to_thread(reached.wait, 30)
-    assert (await other).finish == "length"
-    assert not first.done()
+    second = asyncio.ensure_future(turn("second", seed=2))
+    other = asyncio.ensure_future(turn("other", session="other", max_tokens=1))
+    await asyncio.sleep(0)
     go.set()
-    fresh = make()
-    for seed, turn in ((1, first), (2, second)):
-        assert (await turn).token_ids == (await fresh.generate(request(session=str(seed), seed=seed))).token_ids
+    await asyncio.gather(first, second, other)
+    assert order == ["other", "first", "second"]
+    assert await second == (await make().generate(request(seed=2))).token_ids
 
 
 async def test_a_cancelled_request_frees_its_row_while_it_decodes(make, gate):
@@ -176,7 +177,7 @@ async def test_a_failure_in_the_thread_reaches_everyone(make, monkeypatch):
     def decode(*_, **__):
         raise FloatingPointError("the chip caught fire")
 
-    engine = make(slots=2)
+    engine = make()
     monkeypatch.setattr(module, "decode", decode)
     answers = await asyncio.gather(
         *[engine.generate(request(session=str(i))) for i in range(5)], return_exceptions=True
@@ -212,7 +213,7 @@ async def test_weights_of_another_model_are_refused(make):
 
 
 async def test_varied_lengths_compile_nothing_after_warm_up(make):
-    engine = make(slots=6)
+    engine = make()
     for length in (5, 40, CONTEXT - 9):  # every chunk and span
         await engine.generate(request(stream(length), session=str(length), max_tokens=9))
     await engine.update_weights(POLICIES[1], 1)

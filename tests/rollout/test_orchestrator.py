@@ -82,6 +82,26 @@ async def test_an_exception_that_is_no_episodes_own_surfaces() -> None:
         await RolloutOrchestrator(broken, print, max_concurrency=2, attempts=3).run(jobs(2))
 
 
+async def test_a_bug_in_one_episode_loses_no_other() -> None:
+    stage = Stage(places=4)
+    stage.gate.clear()
+
+    def outcome(job: Job) -> str:
+        if job.group == 1:
+            raise ZeroDivisionError("a bug")
+        return "succeeded"
+
+    stage._outcome = outcome
+    stage.orchestrator.submit(jobs(4, samples=1))
+    stage.orchestrator.fill()
+    await asyncio.sleep(0.02)
+    stage.gate.set()
+    await asyncio.sleep(0.02)
+    with pytest.raises(ZeroDivisionError):
+        await stage.orchestrator.wait(1)
+    assert sorted(r.group for r in stage.rows) == [0, 2, 3]
+
+
 async def test_when_everything_fails_the_first_cause_is_said_soon() -> None:
     stage = Stage(lambda _: "environment_error")
     with pytest.raises(
@@ -100,6 +120,7 @@ async def test_one_bad_task_stops_nothing() -> None:
 
 async def test_different_causes_stop_it_later() -> None:
     stage = Stage(lambda job: ("environment_error", "flooded")[job.group % 2])
-    with pytest.raises(RunStopped, match="the last 64 episodes all failed"):
+    with pytest.raises(RunStopped, match="episodes all failed"):
         await stage.orchestrator.run(jobs(50))
+    assert 64 <= len(stage.rows) < 64 + 3
     await stage.orchestrator.cancel(lambda _: True)

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from support import store_processes as processes
 
-from storage import durable
+from storage import durable, folder
 from storage.folder import KEPT, FolderStore
 from storage.objects import GenerationMismatch, Stored
 from storage.open import open_store
 
 spawn = get_context("spawn")
+FEW = 5
+"""Generations that are kept where a test overwrites often."""
 
 
 @pytest.fixture
@@ -59,6 +61,11 @@ def nothing() -> None:
     pass
 
 
+@pytest.fixture
+def few_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "KEPT", FEW)
+
+
 def puts(store: FolderStore, times: int) -> Callable[[], object]:
     """A call that overwrites `x` so often."""
     return lambda: [store.put("x", b"other %d" % n) for n in range(times)]
@@ -95,7 +102,7 @@ def test_a_killed_writer_leaves_no_torn_object(store: FolderStore) -> None:
 
 @pytest.mark.parametrize(
     ("moment", "overwrites", "result"),
-    [("before", 1, "mismatch"), ("before", 3 * KEPT, "mismatch"), ("after", 1, 2), ("after", 3 * KEPT, "mismatch")],
+    [("before", 1, "mismatch"), ("before", 2 * KEPT, "mismatch"), ("after", 1, 2), ("after", 2 * KEPT, "mismatch")],
 )
 def test_a_stopped_swapper_blocks_nobody(store: FolderStore, moment: str, overwrites: int, result: object) -> None:
     store.create("x", b"first")
@@ -122,7 +129,8 @@ def test_a_store_travels_by_url_and_by_pickle(store: FolderStore) -> None:
 
 
 @pytest.mark.parametrize("expected", [1, 2, 5])
-@pytest.mark.parametrize("between", [1, 2, KEPT - 2, KEPT - 1, KEPT, KEPT + 1, 3 * KEPT])
+@pytest.mark.parametrize("between", [1, 2, FEW - 2, FEW - 1, FEW, FEW + 1, 3 * FEW])
+@pytest.mark.usefixtures("few_kept")
 def test_a_swap_that_others_overtook_loses(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch, expected: int, between: int
 ) -> None:
@@ -134,15 +142,16 @@ def test_a_swap_that_others_overtook_loses(
     assert b"stale" not in [path.read_bytes() for path in (store.root / ".gen" / "x").iterdir()]
 
 
-@pytest.mark.parametrize("since", [1, KEPT - 2, KEPT - 1, KEPT, 3 * KEPT])
+@pytest.mark.parametrize("since", [1, FEW - 2, FEW - 1, FEW, 3 * FEW])
+@pytest.mark.usefixtures("few_kept")
 def test_a_swap_that_won_and_was_overwritten(store: FolderStore, monkeypatch: pytest.MonkeyPatch, since: int) -> None:
     """It is reported as won, or after very many overwrites as lost; the newest object stands in any case."""
     store.create("x", b"first")
     once_at_link(monkeypatch, before=nothing, after=puts(store, since))
     try:
-        assert store.swap("x", b"mine", 1) == 2 and since < KEPT - 1
+        assert store.swap("x", b"mine", 1) == 2 and since < FEW - 1
     except GenerationMismatch:
-        assert since >= KEPT - 1
+        assert since >= FEW - 1
     assert store.get("x") == Stored(b"other %d" % (since - 1), 2 + since)
 
 
@@ -166,22 +175,24 @@ def test_a_plain_file_overwritten_under_a_reader_is_read_again(
     assert store.get("x") == Stored(b"other 0", 2)
 
 
+@pytest.mark.usefixtures("few_kept")
 def test_a_generation_removed_under_a_reader_is_looked_up_again(
     store: FolderStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     puts(store, 3)()
-    once_at_read(monkeypatch, puts(store, KEPT + 2))
-    assert store.get("x") == Stored(b"other %d" % (KEPT + 1), KEPT + 5)
+    once_at_read(monkeypatch, puts(store, FEW + 2))
+    assert store.get("x") == Stored(b"other %d" % (FEW + 1), FEW + 5)
 
 
 # -- what lies on the disk --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few_kept")
 def test_the_plain_file_shows_the_newest_and_old_generations_go(store: FolderStore) -> None:
-    for number in range(1, 3 * KEPT):
+    for number in range(1, 3 * FEW):
         assert store.put("a/x", b"%d" % number) == number
-    assert (store.root / "a/x").read_bytes() == b"%d" % (3 * KEPT - 1)
-    assert len(list((store.root / "a/.gen/x").iterdir())) == KEPT
+    assert (store.root / "a/x").read_bytes() == b"%d" % (3 * FEW - 1)
+    assert len(list((store.root / "a/.gen/x").iterdir())) == FEW
     assert list((store.root / ".tmp").iterdir()) == []
 
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from storage import folder
 from storage.objects import GenerationMismatch, ObjectExists, ObjectStore, find
 from storage.open import open_store
 
@@ -36,7 +37,7 @@ class Model(RuleBasedStateMachine):
     def put(self, key: str, value: bytes) -> None:
         self._wrote(key, value, self.store.put(key, value))
 
-    @rule(key=keys, value=data, times=st.integers(14, 18))
+    @rule(key=keys, value=data, times=st.integers(3, 6))
     def put_often(self, key: str, value: bytes, times: int) -> None:
         for _ in range(times):
             self.put(key, value)
@@ -52,7 +53,7 @@ class Model(RuleBasedStateMachine):
     @rule(key=keys, value=data, pick=st.data())
     def swap(self, key: str, value: bytes, pick: st.DataObject) -> None:
         current = self.seen[key][-1] if self.seen[key] else 0
-        generation = pick.draw(st.sampled_from([current, current, 0, 10**6, *self.seen[key][-18:]]))
+        generation = pick.draw(st.sampled_from([current, current, 0, 10**6, *self.seen[key][-8:]]))
         if generation == current:
             self._wrote(key, value, self.store.swap(key, value, generation))
         else:
@@ -104,7 +105,10 @@ class FolderModel(Model):
 
 
 @pytest.mark.parametrize(("machine", "examples"), [(MemoryModel, 60), (FolderModel, 15)])
-def test_a_store_behaves_like_a_dictionary(machine: type[Model], examples: int) -> None:
+def test_a_store_behaves_like_a_dictionary(
+    monkeypatch: pytest.MonkeyPatch, machine: type[Model], examples: int
+) -> None:
+    monkeypatch.setattr(folder, "KEPT", 4)
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(
         machine,

@@ -2,11 +2,11 @@
 
 import random
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from models.logprobs import token_logprobs
-from models.pure import init_params
+from models.pure import apply, init_params
 from rollout.engine import Request, Sampling
 from rollout.jax_engine import JaxEngine
 from support.tiny import TINY, lively
@@ -25,13 +25,30 @@ def stream(length, seed=0):
     return tuple(draw.randrange(TINY.vocab_size) for _ in range(length))
 
 
-def request(token_ids=stream(7), session="s", seed=5, max_tokens=12, temperature=1.0, stop_ids=()):
+PROMPT = stream(7)
+
+
+def request(token_ids=PROMPT, session="s", seed=5, max_tokens=12, temperature=1.0, stop_ids=()):
     return Request(session, tuple(token_ids), Sampling(max_tokens, temperature, tuple(stop_ids)), seed)
 
 
 def learner_logprobs(params, token_ids, count):
     """What the learner computes for the last `count` tokens of a stream."""
-    tokens = jnp.asarray([token_ids])
-    positions = jnp.arange(len(token_ids))[None]
-    logs, _ = token_logprobs(TINY, params, tokens, positions, jnp.ones_like(tokens, bool))
-    return np.asarray(logs)[0, -count:]
+    logs, _ = _token_logprobs(TINY, params, *_padded(token_ids))
+    return np.asarray(logs)[0, len(token_ids) - count : len(token_ids)]
+
+
+def next_logits(params, token_ids):
+    """Logits [V] of the token after a stream."""
+    return np.asarray(_apply(TINY, params, *_padded(token_ids)))[0, len(token_ids) - 1]
+
+
+_token_logprobs, _apply = (jax.jit(f, static_argnums=0) for f in (token_logprobs, apply))
+
+
+def _padded(token_ids):
+    """Tokens, positions and validity [1, T], T the context or as much more as it takes."""
+    size = CONTEXT if len(token_ids) <= CONTEXT else 1024
+    tokens, places = np.zeros((1, size), np.int32), np.arange(size)[None]
+    tokens[0, : len(token_ids)] = token_ids
+    return tokens, places, places < len(token_ids)

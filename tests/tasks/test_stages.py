@@ -1,14 +1,16 @@
 """Stages without a flow: from scratch, skipping, specs, the gate's rules."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from schemas import keys
 from schemas.errors import RunStopped
-from schemas.manifest import Channel, EvaluationReport, Promotion, RunManifest, SFTSpec
+from schemas.manifest import Channel, EvaluationReport, Promotion, RunManifest, SFTSpec, Window
 from storage.objects import ObjectStore
-from tasks import promote, record, scratch, survey, warm_up
+from tasks import promote, record, reinforce, scratch, survey, warm_up
 from tasks.children import Event
 from tasks.evaluate import check_report
 from tasks.request import from_record, load
@@ -136,3 +138,20 @@ def test_a_run_of_another_schema_version_is_refused(project: Path, root: str) ->
     record.save(session.store, foreign)
     with pytest.raises(RequestError, match="schema version 99"):
         record.prepare(session.request)
+
+
+def test_workers_of_a_continued_stage_wait_for_its_window(project: Path, root: str, fakes: None) -> None:
+    session, events = start(project, root)
+    warm_up.warm_up(session, "habit")
+    base = reinforce.open_stage(session)
+    closed = Window(version=3, step=3, limit=0, low=0, ended=(), closed=True, learner="x")
+    session.store.put(keys.window(base), closed.to_bytes())
+    with ThreadPoolExecutor() as pool:
+        worker = pool.submit(reinforce.roll_out, session, base, 0)
+        time.sleep(0.3)
+        assert not any(source == "worker-0" for source, _ in events)
+        session.store.put(keys.window(base), closed.model_copy(update={"closed": False}).to_bytes())
+        while not any(source == "worker-0" for source, _ in events):
+            time.sleep(0.05)
+        assert reinforce.learn(session, base) == "finished"
+        assert worker.result() == "finished" and session.cause is None

@@ -21,7 +21,7 @@ from schemas.manifest import (
     Window,
 )
 from storage.control import beat, read_window, register_worker
-from storage.objects import ObjectExists, find
+from storage.objects import ObjectExists, ObjectStore, find
 from storage.open import open_store
 from storage.process import emit, run_process, stop_requested
 from storage.rows import read_tasks
@@ -59,6 +59,11 @@ def worker(args: argparse.Namespace) -> None:
     )
 
 
+def open_window(store: ObjectStore, base: str) -> None:
+    window = Window(version=0, step=0, limit=9, low=0, ended=(), closed=False, learner="x")
+    store.put(keys.window(base), window.to_bytes())
+
+
 def learner(args: argparse.Namespace) -> int | None:
     store = open_store(args.root)
     spec = RLSpec.from_bytes(store.get(keys.spec(args.base)).data, "spec")
@@ -66,6 +71,7 @@ def learner(args: argparse.Namespace) -> int | None:
         emit("error", kind="RunStopped", message="the loss is not a number at step 0", exit_code=1)
         sys.exit(1)
     steps = spec.config["rl"]["steps"]
+    open_window(store, args.base)
     marker = f"{args.base}/died.json"
     if os.environ.get("FAKE_LEARNER") == "dies" and find(store, marker) is None:
         store.put(marker, b"{}")
