@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from schemas.errors import RunStopped
+from schemas.errors import RequestError, RunStopped
 from storage.process import run_process
 
 SECONDS = 240.0
@@ -27,7 +27,8 @@ def prefect_server() -> Generator[None]:
     """Let Prefect talk to the server that the user has set up, else to one of our own for the time of the block."""
     from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
-    if get_current_settings().api.url:
+    if url := get_current_settings().api.url:
+        check_reachable(url)
         yield
         return
     port = _free_port()
@@ -43,6 +44,19 @@ def prefect_server() -> Generator[None]:
             child.wait(10)
         except subprocess.TimeoutExpired:
             child.kill()
+
+
+def check_reachable(url: str) -> None:
+    """RequestError where nothing answers at the address of a Prefect server, whatever it would answer."""
+    try:
+        urllib.request.urlopen(f"{url}/health", timeout=15).close()
+    except urllib.error.HTTPError:
+        return
+    except (urllib.error.URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        raise RequestError(
+            f"no Prefect server answers at {url} ({reason}): start it, or unset PREFECT_API_URL"
+        ) from error
 
 
 def _free_port() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows import prefect_environment
+from flows.local_server import check_reachable
 from schemas.errors import RequestError
 from tasks.environment import check_environment
 from tasks.initial import check_initial
@@ -32,9 +33,11 @@ def deploy(config: str, overrides: Sequence[str], root: str | None, cron: str, w
     deployment = _deployment(request, cron, work_pool)
     _need_server("deploy")
     keep_data(request)
+    from prefect.deployments.runner import DeploymentApplyError
+
     try:
         deployment.apply()
-    except ValueError as error:
+    except (DeploymentApplyError, ValueError) as error:
         raise RequestError(
             f"the work pool `{work_pool}` can't take the deployment ({error}): create it with "
             f"`prefect work-pool create {work_pool} --type process`, or give --work-pool"
@@ -90,7 +93,10 @@ def _check_cron(cron: str) -> None:
 def _need_server(command: str) -> None:
     from prefect.settings import get_current_settings
 
-    if not get_current_settings().api.url:
+    url = get_current_settings().api.url
+    if url:
+        check_reachable(url)
+    else:
         raise RequestError(
             f"{command} needs a Prefect server: `prefect server start`, then set PREFECT_API_URL to its address"
         )

@@ -25,7 +25,7 @@ class StepResult:
 
 
 class BaseTaskEnv:
-    """An episode of a task. Subclasses implement `step`; `environment.options` are further keyword arguments of theirs."""
+    """An episode of a task. Subclasses implement `step`; `environment.options` are further keyword arguments."""
 
     def __init__(self, task: Task, *, score: RewardFunction = exact_match, tools: ToolManager | None = None) -> None:
         self.task = task

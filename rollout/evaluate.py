@@ -57,7 +57,6 @@ class Evaluation:
         self._tasks = stored_tasks(store, spec.tasks, spec.tasks_sha256)
         self._worker = f"e-{uuid.uuid4().hex[:10]}"
         self._rows: dict[tuple[int, int], Trajectory] = {}
-        self._told = float("-inf")
 
     async def run(self) -> EvaluationReport:
         """Play everything. RunStopped if a stop is asked for first."""
@@ -65,7 +64,11 @@ class Evaluation:
         stored = find(self._store, key)
         if stored is not None:
             return EvaluationReport.from_bytes(stored.data, key)
-        await self._play()
+        telling = asyncio.ensure_future(self._tell_regularly())
+        try:
+            await self._play()
+        finally:
+            telling.cancel()
         report = self._summary(time.monotonic() - began)
         try:
             self._store.create(key, report.to_bytes())
@@ -104,14 +107,16 @@ class Evaluation:
         sealer.add(row)
         sealer.poll(idle=False)
         self._rows[row.group, row.sample] = row
-        now = time.monotonic()
-        if now - self._told >= PROGRESS_SECONDS:
-            self._told = now
+
+    async def _tell_regularly(self) -> None:
+        """Also while weights are loaded and compiled, so that nobody takes the process for dead."""
+        while True:
             self._tell()
+            await asyncio.sleep(PROGRESS_SECONDS)
 
     def _tell(self) -> None:
         total = len(self._tasks) * self._spec.samples
-        rate = float(np.mean([solved(r) for r in self._rows.values()]))
+        rate = float(np.mean([solved(r) for r in self._rows.values()] or [False]))
         self._report("evaluation", name=self._spec.name, done=len(self._rows), n=total, success=rate)
 
     def _summary(self, seconds: float) -> EvaluationReport:

@@ -52,6 +52,9 @@ def _load(path: Path, folder: Path, field: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except RequestError:  # the file's own sentence
+        del sys.modules[name]
+        raise
     except Exception as error:
         del sys.modules[name]
         raise RequestError(f"{field}: {path} can't be loaded ({type(error).__name__}: {error})") from error

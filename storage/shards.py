@@ -112,10 +112,7 @@ class ShardWriter:
         return bool(self._rows) and (idle or full or self._clock() - self._born >= seconds)
 
     def seal(self) -> int:
-        """Write the pending rows as one shard; returns their number. Raises WriterEnded at the end marker.
-
-        Rows added by other threads while this runs belong to the next shard.
-        """
+        """Write the pending rows as one shard; returns their number. Raises WriterEnded at the end marker."""
         rows, self._rows, self._bytes = self._rows, [], 0
         if not rows:
             return 0

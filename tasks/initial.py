@@ -79,10 +79,16 @@ def _folder(path: str, base: Path) -> Folder:
     folder = Path("/" + rest.lstrip("/")) if separator else base / Path(path).expanduser()
     if not folder.is_dir():
         raise RequestError(
-            f"model.path = `{path}`: there is no weights folder {folder} (nor is it RUN@STEP or champion)"
+            f"model.path = `{path}`: there is no weights folder {folder} (nor is it RUN@STEP or champion){_maker(base)}"
         )
     names = [item.name for item in folder.iterdir() if item.is_file()]
     return _usable(names, path), lambda name: (folder / name).read_bytes()
+
+
+def _maker(base: Path) -> str:
+    """How to make the folder, where a script `build.py` stands beside the configuration."""
+    script = base / "build.py"
+    return f"; make it with `python {script}`" if script.is_file() else ""
 
 
 def _usable(names: list[str], path: str) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from schemas.errors import RequestError
+from schemas.errors import HeadraceError, RequestError
 from schemas.manifest import Lease
 from storage.objects import GenerationMismatch, ObjectStore, find
 
@@ -48,13 +48,17 @@ class HeldLease:
                 self.lost = True
 
     def _renew(self) -> None:
+        """Renew until released. A store that fails for the lease's time has let it expire."""
+        renewed = time.monotonic()
         while not self._done.wait(self._lease.seconds / 3):
             try:
                 self._write(released=False)
-            except GenerationMismatch:
-                self.lost = True
-                self._on_lost()
-                return
+                renewed = time.monotonic()
+            except HeadraceError as error:
+                if isinstance(error, GenerationMismatch) or time.monotonic() - renewed > self._lease.seconds:
+                    self.lost = True
+                    self._on_lost()
+                    return
 
     def _write(self, *, released: bool) -> None:
         self._lease = self._lease.model_copy(update={"beat": self._lease.beat + 1, "released": released})

@@ -43,7 +43,7 @@ def status(store: ObjectStore, run: str) -> dict[str, Any]:
         "parents": [p.model_dump() for p in manifest.parents],
         "stages": list(_stages(store, manifest, config)),
         "rl": _rl(store, manifest, config),
-        "evaluations": [_evaluation(r) for r in reports(store, run)],
+        "evaluations": [_evaluation(r, manifest) for r in reports(store, run)],
         "champion": champion.model_dump(mode="json") if champion else None,
     }
 
@@ -130,7 +130,9 @@ def _rollouter_idle(store: ObjectStore, base: str) -> float | None:
     return idle / seconds if seconds else None
 
 
-def _evaluation(report: EvaluationReport) -> dict[str, Any]:
+def _evaluation(report: EvaluationReport, manifest: RunManifest) -> dict[str, Any]:
+    """`setting`: which task set it was (`evaluation.tasks` is reported, `promotion.tasks` is the gate's)."""
+    settings = {key: setting for setting, key in manifest.data.items()}
     wanted = (
         "name",
         "checkpoint",
@@ -143,4 +145,4 @@ def _evaluation(report: EvaluationReport) -> dict[str, Any]:
         "high",
         "n",
     )
-    return {name: getattr(report, name) for name in wanted}
+    return {name: getattr(report, name) for name in wanted} | {"setting": settings.get(report.tasks, "")}

@@ -7,6 +7,7 @@ import argparse
 import sys
 from contextlib import ExitStack
 
+from schemas.errors import RequestError
 from tasks import record, session
 from tasks.environment import check_environment
 from tasks.initial import check_initial
@@ -17,6 +18,10 @@ from tasks.survey import survey
 
 def main(args: argparse.Namespace) -> None:
     request = load(args.config, args.overrides, root=args.root, run=args.run)
+    if request.store.url.startswith("memory://"):
+        raise RequestError(
+            f"{request.store.url} lives in one process and a run needs several: give a folder or a store"
+        )
     check_initial(request)
     manifest = record.prepare(request)
     found = survey(request, manifest)

@@ -38,6 +38,6 @@ def _text(one: dict[str, Any]) -> str:
     for e in one["evaluations"]:
         interval = f"[{e['low']:.1%}, {e['high']:.1%}]"
         success = f"success {e['success']:.1%} {interval} n={e['n']}"
-        lines.append(f"  {e['name']:<10} T={e['temperature']:g}  {success}  {e['checkpoint']}")
+        lines.append(f"  {e['name']:<10} T={e['temperature']:g}  {success}  {e['checkpoint']} ({e['setting']})")
     champion = one["champion"]
     return "\n".join([*lines, f"  champion {champion['ref']}" if champion else "  no champion yet"])

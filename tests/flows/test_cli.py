@@ -98,3 +98,8 @@ def test_the_table_shows_every_process() -> None:
     view._console.print(view.table())
     shown = out.getvalue()
     assert "2/9" in shown and "1.50 ≤ 2" in shown and "25%" in shown and "a [red]message[/red]" in shown
+
+
+def test_a_run_needs_a_store_that_processes_share(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(project / "small.toml"), "--root", "memory://x"]) == 2
+    assert "lives in one process" in capsys.readouterr().err

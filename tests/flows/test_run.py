@@ -62,7 +62,7 @@ def test_from_nothing_to_a_champion_and_never_again(headrace: Headrace, root: st
 
     assert headrace("promote", "small@3")[0] == 1
     code, out, err = headrace("eval", "small")
-    assert code == 0 and out.count("success 100.0%") >= 2
+    assert code == 0 and out.count("small@3 T=1: success 100.0%") == 1
 
 
 def status_stage(status: dict) -> str:

@@ -56,6 +56,31 @@ def test_a_server_is_needed(
     assert "serve needs a Prefect server" in capsys.readouterr().err
 
 
+def test_a_server_that_does_not_answer_is_named(project: Path, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        assert main(["serve", str(project / "small.toml"), "--root", root, "--cron", "0 3 * * *"]) == 2
+    assert "no Prefect server answers at http://127.0.0.1:9/api" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_deployment_needs_its_work_pool(project: Path, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+
+    argv = ["deploy", str(project / "small.toml"), "--root", root, "--cron", "0 3 * * *", "--work-pool"]
+    assert main([*argv, "missing"]) == 2
+    assert "prefect work-pool create missing" in capsys.readouterr().err
+    with get_client(sync_client=True) as client:
+        client.create_work_pool(WorkPoolCreate(name="here", type="process"))
+        assert main([*argv, "here"]) == 0
+        made = client.read_deployment_by_name("post-training/small")
+    assert made.work_pool_name == "here" and made.entrypoint == "flows.post_training.post_training"
+    assert made.parameters["config"]["name"] == "small"
+    assert load(str(project / "small.toml"), root=root).store.list("data/")
+
+
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A real `prefect server` with a home of its own."""

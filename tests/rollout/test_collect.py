@@ -5,6 +5,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -350,3 +351,11 @@ def test_agents_are_hooks_too() -> None:
     cast = Cast(built.config, Blocking, built.environment, built.tools, built.score)
     row = play(cast=cast, environment={"step_seconds": 0.1})
     assert (row.status, row.detail) == ("environment_timeout", "the agent's turn took longer than 0.1 s")
+
+
+def test_the_environment_that_users_copy_works() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "calculator"
+    run = config(environment={"environment": "environment:CalculatorEnvironment"})
+    row = asyncio.run(collect(run, solve, Job(0, 0, 0, TASK), load_cast(run.environment, str(folder))))
+    assert row.reward == 1.0
+    assert row.components == (("success", 1.0), ("used_tool", 1.0))

@@ -85,6 +85,12 @@ async def test_samples_follow_the_tempered_distribution(make, temperature):
     assert np.abs(seen - expected).sum() / 2 < 0.06
 
 
+async def test_every_place_draws_anew(make):
+    """At such a temperature the noise alone decides."""
+    done = await make().generate(request(temperature=1e6, max_tokens=60))
+    assert len(set(done.token_ids)) > TINY.vocab_size / 2
+
+
 async def test_a_session_keeps_its_keys_and_values(make):
     engine, tokens = make(), stream(30)
     done = await engine.generate(request(tokens))

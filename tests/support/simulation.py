@@ -1,7 +1,8 @@
 """The real window, claim, shard, assembler, ledger and recovery code under a seeded simulator.
 
-Every actor (learner, worker) is a greenlet on one virtual clock. Each store call is a place where an actor may be killed
-(before or after the call took effect) or frozen for long, while its supervisor believes it dead and starts another.
+Every actor (learner, worker) is a greenlet on one virtual clock. Each store call is a place where an actor may be
+killed (before or after the call took effect) or frozen for long, while its supervisor believes it dead and starts
+another.
 """
 
 import hashlib
@@ -21,7 +22,6 @@ from schemas.manifest import WeightsRef, Window
 from schemas.trajectory import Status
 from storage import audit, control
 from storage.memory import MemoryStore
-from storage.objects import GenerationMismatch, ObjectExists
 from storage.shards import ShardWriter, WriterEnded
 from support.protocol import BASE, METADATA, FakeUpdater, config, spec, trajectory
 from trainer.learner import AgenticRLLearner
@@ -295,11 +295,11 @@ class Simulation:
 
     def check(self) -> None:
         """The audit's view of the store: nothing lost, nothing twice, staleness within its bound, chain whole."""
-        found = audit.verify_base(self.store, BASE)
+        found = audit.verify(self.store, "test")
         if found.violations:
             raise Violation(f"seed {self.seed}: {found.violations[0]}")
-        self.counts["trained"] = found.dispositions.get("trained", 0)
-        self.counts["stale"] = found.dispositions.get("stale", 0)
+        (stage,) = found.stages
+        self.counts.update(stage.dispositions)
 
 
 class SimulatedWorker:
@@ -363,7 +363,8 @@ class SimulatedWorker:
 
     def take_off(self, assignment: Assignment) -> None:
         for sample in assignment.samples:
-            self.flying[assignment.group, sample] = (self.ends(assignment.group), assignment.first_attempt, self.version)
+            ends = self.ends(assignment.group)
+            self.flying[assignment.group, sample] = (ends, assignment.first_attempt, self.version)
 
     def ends(self, group: int) -> float:
         slow = 8.0 if self.kind(group) == "slow" else 1.0
