@@ -21,10 +21,10 @@ class Attention(nnx.Module):
         width, hidden = config.num_attention_heads * config.head_dim, config.hidden_size
         kv_width = config.num_key_value_heads * config.head_dim
         self.config = config
-        self.q_proj = Linear(hidden, width, scale=0.02, rngs=rngs)
-        self.k_proj = Linear(hidden, kv_width, scale=0.02, rngs=rngs)
-        self.v_proj = Linear(hidden, kv_width, scale=0.02, rngs=rngs)
-        self.o_proj = Linear(width, hidden, scale=0.02 / (2 * config.num_hidden_layers) ** 0.5, rngs=rngs)
+        self.q_proj = Linear(hidden, width, scale=config.initializer_range, rngs=rngs)
+        self.k_proj = Linear(hidden, kv_width, scale=config.initializer_range, rngs=rngs)
+        self.v_proj = Linear(hidden, kv_width, scale=config.initializer_range, rngs=rngs)
+        self.o_proj = Linear(width, hidden, scale=config.residual_scale, rngs=rngs)
 
     def __call__(self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mask: jax.Array, place: Place) -> jax.Array:
         """x [B, T, hidden] → [B, T, hidden]; `mask` [B, T, S] says which of the S keys each query may see."""

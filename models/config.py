@@ -38,6 +38,8 @@ class DecoderConfig:
     bos_token_id: int | None = None
     eos_token_id: int | tuple[int, ...] | None = None
     rope_scaling: RopeScaling | None = None
+    initializer_range: float = 0.02
+    """Standard deviation of fresh weights."""
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -47,6 +49,11 @@ class DecoderConfig:
             )
         if self.head_dim % 2:
             raise RequestError(f"head_dim is {self.head_dim}, but rotary embeddings need an even one: choose another.")
+
+    @property
+    def residual_scale(self) -> float:
+        """Standard deviation of fresh projections back into the residual stream (GPT-2's rule)."""
+        return self.initializer_range / (2 * self.num_hidden_layers) ** 0.5
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "DecoderConfig":
@@ -71,13 +78,16 @@ class DecoderConfig:
             bos_token_id=config.get("bos_token_id"),
             eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
             rope_scaling=_rope_scaling(rope),
+            initializer_range=float(config.get("initializer_range", 0.02)),
         )
 
     @classmethod
     def from_architecture(cls, shape: Architecture, vocab_size: int, eos_token_id: int | None) -> "DecoderConfig":
         """The decoder that a run's `[model.architecture]` asks for."""
-        head_dim = shape.hidden_size // shape.num_attention_heads
-        return cls(vocab_size=vocab_size, head_dim=head_dim, eos_token_id=eos_token_id, **shape.model_dump())
+        hidden = shape.hidden_size
+        sizes = shape.model_dump() | {"initializer_range": shape.initializer_range or hidden**-0.5}
+        head_dim = hidden // shape.num_attention_heads
+        return cls(vocab_size=vocab_size, head_dim=head_dim, eos_token_id=eos_token_id, **sizes)
 
     def to_hf(self) -> dict[str, Any]:
         """A `config.json` that transformers and vLLM read as a LlamaForCausalLM."""
@@ -104,6 +114,7 @@ class DecoderConfig:
             "tie_word_embeddings": self.tie_word_embeddings,
             "bos_token_id": self.bos_token_id,
             "eos_token_id": eos,
+            "initializer_range": self.initializer_range,
             "use_cache": True,
         }
 

@@ -24,9 +24,9 @@ class MLP(nnx.Module):
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
-        self.gate_proj = Linear(hidden, inner, scale=0.02, rngs=rngs)
-        self.up_proj = Linear(hidden, inner, scale=0.02, rngs=rngs)
-        self.down_proj = Linear(inner, hidden, scale=0.02 / (2 * config.num_hidden_layers) ** 0.5, rngs=rngs)
+        self.gate_proj = Linear(hidden, inner, scale=config.initializer_range, rngs=rngs)
+        self.up_proj = Linear(hidden, inner, scale=config.initializer_range, rngs=rngs)
+        self.down_proj = Linear(inner, hidden, scale=config.residual_scale, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -46,7 +46,7 @@ class Body(nnx.Module):
     """Embeddings, layers and the last norm: what Hugging Face files call `model`."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, scale=0.02, rngs=rngs)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, scale=config.initializer_range, rngs=rngs)
         self.layers = nnx.List([Layer(config, rngs=rngs) for _ in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
@@ -58,7 +58,7 @@ class Decoder(nnx.Module):
         self.config = config
         self.model = Body(config, rngs=rngs)
         if not config.tie_word_embeddings:
-            self.lm_head = Linear(config.hidden_size, config.vocab_size, scale=0.02, rngs=rngs)
+            self.lm_head = Linear(config.hidden_size, config.vocab_size, scale=config.initializer_range, rngs=rngs)
 
     def __call__(self, tokens: jax.Array, positions: jax.Array, valid: jax.Array) -> jax.Array:
         """Logits [B, T, V] of the token after each of `tokens` [B, T]; padding (not `valid`) is to the right."""

@@ -47,7 +47,7 @@ def shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def init_params(config: DecoderConfig, seed: int) -> Params:
-    """Fresh float32 parameters: normal 0.02, projections back into the residual stream scaled by 1 / sqrt(2 layers)."""
+    """Fresh float32 parameters: normal, projections back into the residual stream scaled by 1 / sqrt(2 layers)."""
     _, state = nnx.split(Decoder(config, rngs=nnx.Rngs(params=seed)))
     return nest({_name(path): leaf.get_value() for path, leaf in nnx.to_flat_state(state)})
 

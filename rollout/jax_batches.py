@@ -9,7 +9,9 @@ from rollout.jax_kernels import Slots
 from rollout.jax_slots import Job, Slot
 
 CHUNKS = (16, 64, 256)
-"""Tokens per row of one pre-fill dispatch."""
+"""Tokens per row of one pre-fill dispatch, where the context is not shorter."""
+SPAN = 64
+"""Cache places that decoding attends to at least, where the context is not shorter."""
 ROWS = 8
 """Rows of one pre-fill dispatch."""
 STOPS = 4
@@ -17,7 +19,7 @@ STOPS = 4
 
 
 class Chunk(NamedTuple):
-    """The next prompt tokens of some slots, P = ROWS and C one of CHUNKS."""
+    """The next prompt tokens of some slots, P = ROWS and C one of `chunk_sizes`."""
 
     rows: np.ndarray
     """[P] cache rows; out of range where there is none."""
@@ -29,12 +31,22 @@ class Chunk(NamedTuple):
     """[P] how many of the C tokens are real."""
 
 
-def next_chunk(filling: list[Slot], slots: int) -> Chunk:
+def chunk_sizes(context: int) -> list[int]:
+    """Every width that `next_chunk` may choose."""
+    return sorted({min(size, context) for size in CHUNKS})
+
+
+def empty_chunk(size: int, slots: int) -> Chunk:
+    """A chunk that writes nothing."""
+    return Chunk(np.full(ROWS, slots, np.int32), *(np.zeros(s, np.int32) for s in ((ROWS, size), ROWS, ROWS)))
+
+
+def next_chunk(filling: list[Slot], slots: int, context: int) -> Chunk:
     """The next prompt tokens of the first ROWS slots, which are taken for written from here on."""
-    chosen = filling[:ROWS]
+    chosen, sizes = filling[:ROWS], chunk_sizes(context)
     longest = max(len(s.pending) for s in chosen)
-    size = next((c for c in CHUNKS if c >= longest), CHUNKS[-1])
-    chunk = Chunk(np.full(ROWS, slots, np.int32), *(np.zeros(s, np.int32) for s in ((ROWS, size), ROWS, ROWS)))
+    size = next((c for c in sizes if c >= longest), sizes[-1])
+    chunk = empty_chunk(size, slots)
     for i, slot in enumerate(chosen):
         part, slot.pending = slot.pending[:size], slot.pending[size:]
         chunk.rows[i], chunk.lengths[i], chunk.counts[i] = slot.index, len(slot.cached), len(part)
@@ -57,6 +69,12 @@ def decode_slots(decoding: list[tuple[Slot, Job]], slots: int) -> Slots:
 
 
 def span(decoding: list[tuple[Slot, Job]], steps: int, context: int) -> int:
-    """Cache places to attend to: a power of two that is enough for `steps` more tokens, 64 at least."""
+    """Cache places to attend to: the smallest of `spans` that is enough for `steps` more tokens."""
     needed = max(len(slot.cached) for slot, _ in decoding) + steps
-    return min(max(64, 1 << (needed - 1).bit_length()), context)
+    return next((s for s in spans(context) if s >= needed), context)
+
+
+def spans(context: int) -> list[int]:
+    """Every number that `span` may choose: SPAN and its doubles, and the whole context."""
+    doubles = [SPAN << i for i in range(context.bit_length()) if SPAN << i < context]
+    return [*doubles, context]

@@ -19,8 +19,8 @@ from models.cache import KVCache, empty_cache
 from models.config import DecoderConfig
 from models.pure import Params, flatten, shapes
 from rollout.engine import Completion, Request, check_request, check_version, no_work
-from rollout.jax_batches import STOPS, decode_slots, next_chunk, span
-from rollout.jax_kernels import decode, prefill
+from rollout.jax_batches import STOPS, Chunk, chunk_sizes, decode_slots, empty_chunk, next_chunk, span, spans
+from rollout.jax_kernels import Slots, decode, prefill
 from rollout.jax_slots import Job, Settle, Slot, SlotTable
 from rollout.threads import settled_elsewhere
 from schemas.errors import RequestError, RunStopped
@@ -37,7 +37,7 @@ class JaxEngine:
     """Samples from a decoder on this process's devices, in float32. Without `params`, requests wait for an update.
 
     `slots` sequences decode at once, each of at most `max_length` tokens; requests and weights join between dispatches
-    of `decode_steps` tokens.
+    of `decode_steps` tokens. All programs are compiled when the first weights come, none later.
     """
 
     def __init__(
@@ -158,12 +158,28 @@ class JaxEngine:
     def _swap(self) -> None:
         """Take over new weights. Not under the lock: copying large ones takes a while."""
         while self._updates:
-            update = self._updates[0]
+            update, first = self._updates[0], self._params is None
             self._params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), update.params)
+            if first:
+                self._compile()
             with self._wake:
                 self.version = update.version
                 self._updates.popleft()
             update.settle(None, None)
+
+    def _compile(self) -> None:
+        """Run every program once without work: episodes that grow longer later must not wait for a compiler then."""
+        slots = len(self._table.slots)
+        for size in chunk_sizes(self._context):
+            self._prefill(empty_chunk(size, slots))
+        for places in spans(self._context):
+            self._cache, *_ = self._dispatch(decode_slots([], slots), places)
+
+    def _prefill(self, chunk: Chunk) -> None:
+        self._cache = prefill(self._config, self._params, self._cache, *map(jnp.asarray, chunk))
+
+    def _dispatch(self, slots: Slots, places: int) -> tuple[KVCache, jax.Array, jax.Array, jax.Array]:
+        return decode(self._config, self._params, self._cache, slots, steps=self._steps, span=places)
 
     def _admit(self) -> None:
         with self._wake:
@@ -178,8 +194,8 @@ class JaxEngine:
         """One chunk of pre-fill for the requests that have waited longest."""
         filling = self._table.filling()
         if filling:
-            chunk = next_chunk(filling, len(self._table.slots))
-            self._cache = prefill(self._config, self._params, self._cache, *map(jnp.asarray, chunk))
+            chunk = next_chunk(filling, len(self._table.slots), self._context)
+            self._prefill(chunk)
             self._counters["prefilled_tokens"] += int(chunk.counts.sum())
             self._counters["dispatches"] += 1
 
@@ -189,7 +205,7 @@ class JaxEngine:
         if not decoding:
             return
         slots, places = decode_slots(decoding, len(self._table.slots)), span(decoding, self._steps, self._context)
-        self._cache, *out = decode(self._config, self._params, self._cache, slots, steps=self._steps, span=places)
+        self._cache, *out = self._dispatch(slots, places)
         tokens, logprobs, active = (np.asarray(x) for x in out)
         self._counters["dispatches"] += 1
         for slot, job in decoding:

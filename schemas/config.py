@@ -30,6 +30,8 @@ class Architecture(Section):
     rope_theta: PositiveFloat = 10000.0
     rms_norm_eps: PositiveFloat = 1e-5
     tie_word_embeddings: bool = True
+    initializer_range: PositiveFloat | None = None
+    """Standard deviation of fresh weights; default 1 / sqrt(hidden_size)."""
 
     @model_validator(mode="after")
     def _divides(self) -> "Architecture":
@@ -45,7 +47,8 @@ class Model(Section):
 
     path: str | None = None
     """A Hugging Face folder, a store URL of one, `RUN@STEP` (a checkpoint of ours), or `champion` (the newest promoted
-    weights of `promotion.name`; from scratch while there are none). Left out: from scratch."""
+    weights of `promotion.name`; from scratch while there are none). Left out: from scratch. A run that starts from a
+    champion skips its warm-ups."""
     architecture: Architecture | None = None
     """The shape of a model made from scratch (byte-level tokenizer)."""
 

@@ -198,6 +198,8 @@ class PolicyManifest(Document):
     dtype: str
     ledger_head: str
     probe: Probe
+    numerics: Numerics
+    """Where it was computed: replay is bitwise only there."""
 
 
 class CheckpointManifest(Document):

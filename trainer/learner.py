@@ -14,7 +14,7 @@ from schemas.config import Run
 from schemas.digest import digest
 from schemas.errors import RunStopped
 from schemas.ledger import Disposition, Kind, LedgerRow, Record, RecordMetadata
-from schemas.manifest import PolicyManifest, RLSpec
+from schemas.manifest import PolicyManifest, Probe, RLSpec
 from storage import ledger
 from storage.ledger import Entry
 from storage.objects import ObjectStore
@@ -32,6 +32,8 @@ from trainer.updater import Updater
 from trainer.window import WindowWriter
 
 Report = Callable[..., None]
+REPLAY_TOLERANCE = 1e-3
+"""Largest difference of probe log-probs that replay in another numerics environment may show."""
 
 
 class AgenticRLLearner:
@@ -95,14 +97,23 @@ class AgenticRLLearner:
             self._compare(standing)
 
     def _compare(self, standing: PolicyManifest) -> None:
-        """The first published policy stands: what replay gives must be it."""
+        """The first published policy stands: what replay gives must be it, to the bit in the same environment."""
         found = self.updater.params_digest()
-        if found != standing.weights.sha256:
+        if found == standing.weights.sha256:
+            return
+        if standing.numerics == self.updater.numerics():
             raise RunStopped(
                 f"replaying {self.base} gave other weights for policy {standing.version} ({found[:12]}) than were "
-                f"published ({standing.weights.sha256[:12]}): resume with the cores, devices and jax version that its "
-                f"checkpoints record"
+                f"published ({standing.weights.sha256[:12]}): run `headrace audit verify`, something was changed"
             )
+        gap = probe_gap(standing.probe, self.updater.probe())
+        if not gap <= REPLAY_TOLERANCE:
+            raise RunStopped(
+                f"replaying {self.base} on another machine gave policy {standing.version} log-probs that are {gap:.1e} "
+                f"off its probe, more than {REPLAY_TOLERANCE:g}: resume with the cores, devices and jax version that "
+                f"its manifest records"
+            )
+        self._report("log", message=f"policy {standing.version} replayed within {gap:.1e} of its probe, not to the bit")
 
     # -- the wheel --------------------------------------------------------------------------------------------
 
@@ -192,7 +203,8 @@ class AgenticRLLearner:
             return
         probe = self.updater.probe()
         head = self.progress.head
-        self.published = self.publisher.publish(self.updater.params, version, self.progress.step, head, probe)
+        numerics, step = self.updater.numerics(), self.progress.step
+        self.published = self.publisher.publish(self.updater.params, version, step, head, probe, numerics)
         self.publisher.retire(version, self._checkpoint_steps(version))
 
     def _checkpoint_due(self) -> bool:
@@ -287,6 +299,13 @@ class AgenticRLLearner:
     def _empty_cause(self, rows: tuple[LedgerRow, ...]) -> str:
         reasons = [r.reason for r in rows if r.reason] or ["no group could be trained"]
         return f"{self.progress.empty_steps} steps in a row had nothing to train; the last ended because: {reasons[-1]}"
+
+
+def probe_gap(a: Probe, b: Probe) -> float:
+    """Largest difference between two probes' log-probs of the same tokens; infinite where the tokens differ."""
+    if a.tokens != b.tokens:
+        return float("inf")
+    return max((abs(x - y) for x, y in zip(a.logprobs, b.logprobs, strict=True)), default=0.0)
 
 
 def _places(rows: tuple[LedgerRow, ...]) -> list[tuple[str, int, int]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schemas import keys
-from schemas.manifest import PolicyManifest, Probe, WeightsRef
+from schemas.manifest import Numerics, PolicyManifest, Probe, WeightsRef
 from storage.objects import ObjectExists, ObjectStore, find
 
 
@@ -26,7 +26,9 @@ class Publisher:
     keep: int
     """Newest versions whose weights are kept beside those of checkpoints."""
 
-    def publish(self, params: Any, version: int, step: int, ledger_head: str, probe: Probe) -> PolicyManifest:
+    def publish(
+        self, params: Any, version: int, step: int, ledger_head: str, probe: Probe, numerics: Numerics
+    ) -> PolicyManifest:
         """Make these parameters policy `version`, unless that version is published already; returns what stands."""
         standing = self.read(version)
         if standing is not None:
@@ -42,6 +44,7 @@ class Publisher:
             dtype=self.dtype,
             ledger_head=ledger_head,
             probe=probe,
+            numerics=numerics,
         )
         try:
             self.store.create(keys.policy_manifest(self.base, version), manifest.to_bytes())

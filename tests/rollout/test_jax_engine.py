@@ -33,11 +33,11 @@ async def make():
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Holds the engine before its third decoding dispatch."""
+    """Holds the engine before its third decoding dispatch (those that only compile are not counted)."""
     reached, go, count, real = threading.Event(), threading.Event(), [0], module.decode
 
     def decode(*args, **options):
-        count[0] += 1
+        count[0] += bool(args[3].active.any())
         if count[0] == 3:
             reached.set()
             go.wait(30)
@@ -220,8 +220,7 @@ async def test_weights_of_another_model_are_refused(make):
 
 async def test_varied_lengths_compile_nothing_after_warm_up(make):
     engine = make()
-    for length in (5, 40, CONTEXT - 9):  # every chunk and span
-        await engine.generate(request(stream(length), session=str(length), max_tokens=9))
+    await engine.generate(request(stream(5), max_tokens=9))
     await engine.update_weights(POLICIES[1], 1)
     compiled = []
     count = lambda name, seconds, **_: compiled.append(name) if name == COMPILED else None  # noqa: E731

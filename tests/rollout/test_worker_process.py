@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.protocol import NUMERICS
 from support.rollouts import BASE, SHAPE, TASKS, TOKENIZER, config, put_tasks, put_window, sealed, workers
 
 from models.pure import init_params
@@ -49,7 +50,7 @@ def lay_out(store: ObjectStore, folder: Path, engine: str) -> None:
     )
     manifest = PolicyManifest(
         version=0, step=0, learner="L", weights=weights, dtype="float32", ledger_head="",
-        probe=Probe(tokens=(), logprobs=()),
+        probe=Probe(tokens=(), logprobs=()), numerics=NUMERICS,
     )  # fmt: skip
     store.create(keys.policy_manifest(BASE, 0), manifest.to_bytes())
     spec = RLSpec(

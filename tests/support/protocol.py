@@ -18,6 +18,7 @@ from trainer.publish import Publisher
 
 METADATA = ShardMetadata(tokenizer="t", chat_format="c", code="0", engine="fake")
 BASE = "runs/test/rl-0123"
+NUMERICS = Numerics(jax="", jaxlib="", xla_flags="", device_kind="cpu", device_count=1, cores=1)
 
 
 def config(**rl: Any) -> Run:
@@ -107,6 +108,7 @@ class FakeUpdater:
         self.store, self.base = store, base
         self.params: Any = "start"
         self.updates = 0
+        self.environment = NUMERICS
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
         batch = json.dumps([[r.digest for r in rows], advantages])
@@ -130,7 +132,7 @@ class FakeUpdater:
         assert self.params_digest() == manifest.params_sha256
 
     def numerics(self) -> Numerics:
-        return Numerics(jax="", jaxlib="", xla_flags="", device_kind="cpu", device_count=1, cores=1)
+        return self.environment
 
 
 def learner(store: ObjectStore, run: Run, name: str = "L1", **options: Any) -> AgenticRLLearner:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.rollouts import BASE, TASKS, TOKENIZER, config, put_tasks
 
 from models.config import DecoderConfig
 from models.pure import Params, flatten, init_params, nest
@@ -18,6 +17,7 @@ from schemas.data import Task
 from schemas.manifest import RLSpec
 from storage.memory import MemoryStore
 from storage.objects import ObjectStore
+from support.rollouts import BASE, TASKS, TOKENIZER, config, put_tasks
 from trainer.learner import AgenticRLLearner
 from trainer.learner_process import build
 

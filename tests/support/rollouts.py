@@ -16,6 +16,7 @@ from storage import control
 from storage.memory import MemoryStore
 from storage.objects import ObjectMissing, ObjectStore, find
 from storage.shards import END_MARKER, decode_shard
+from support.protocol import NUMERICS
 
 BASE = "runs/test/rl-0123"
 TOKENIZER = ByteTokenizer()
@@ -119,6 +120,7 @@ def publish(store: ObjectStore, version: int) -> None:
         dtype="float32",
         ledger_head="",
         probe=Probe(tokens=(), logprobs=()),
+        numerics=NUMERICS,
     )
     store.create(keys.policy_manifest(BASE, version), manifest.to_bytes())
 

@@ -4,11 +4,12 @@ import collections
 import threading
 
 import pytest
-from support.protocol import BASE, FakeWorker, config, learner, trajectory
+from support.protocol import BASE, NUMERICS, FakeWorker, config, learner, trajectory
 
 from schemas import keys
 from schemas.errors import Fenced, RunStopped
 from schemas.ledger import Disposition, Kind
+from schemas.manifest import Probe
 from schemas.trajectory import Status
 from storage import control
 from storage.ledger import read_entry
@@ -325,3 +326,20 @@ def test_the_window_never_holds_more_than_the_bound():
         open_groups = [g for g in range(window.low, window.limit) if g not in window.ended]
         assert len(open_groups) <= 3 * run.rl.groups_per_batch
         assert len(open_groups) <= (6 - step) * run.rl.groups_per_batch
+
+
+def test_replay_that_differs_stops_here_and_is_measured_by_the_probe_elsewhere():
+    store, run = MemoryStore(), config(steps=4, checkpoint_every=100)
+    made, worker = learner(store, run), FakeWorker(store, run)
+    made.recover()
+    drive(made, [worker], 2)
+    elsewhere = NUMERICS.model_copy(update={"cores": 2})
+    for environment, gap, sentence in ((NUMERICS, 0.0, "gave other weights"), (elsewhere, 0.5, "off its probe")):
+        other = learner(store, run, "L2")
+        other.updater.params, other.updater.environment = "another start", environment
+        other.updater.probe = lambda gap=gap: Probe(tokens=(1, 2), logprobs=(-1.0 + gap,))
+        with pytest.raises(RunStopped, match=sentence):
+            other.recover()
+    other = learner(store, run, "L3")
+    other.updater.params, other.updater.environment = "another start", elsewhere
+    assert other.recover() == 2
