@@ -5,7 +5,7 @@ from typing import Literal
 from models.config import DecoderConfig
 from models.pure import Params
 from models.tokenizer import Tokenizer, tokenizer_from_files
-from models.weights import from_files, params_digest, to_files
+from models.weights import as_read, from_files, params_digest, to_files
 from schemas.errors import RunStopped
 from schemas.manifest import WeightsRef
 from storage.objects import ObjectMissing, ObjectStore
@@ -50,5 +50,4 @@ def save_weights(
     files = to_files(config, params, dtype) | tokenizer.to_files()
     for name in sorted(files):
         store.put(f"{prefix}/{name}", files[name])
-    _, stored = from_files(files.__getitem__, list(files), prefix)
-    return WeightsRef(prefix=prefix, sha256=params_digest(stored), origin=origin)
+    return WeightsRef(prefix=prefix, sha256=params_digest(as_read(params, dtype)), origin=origin)

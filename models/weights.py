@@ -38,15 +38,17 @@ def to_files(
     config: DecoderConfig, params: Params, dtype: Literal["float32", "bfloat16"] = "float32"
 ) -> dict[str, bytes]:
     """`config.json` and `model.safetensors`; equal parameters make equal bytes."""
-    kind = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}[dtype]
-    tensors = {
-        name: np.ascontiguousarray(np.asarray(value).astype(kind)) for name, value in sorted(flatten(params).items())
-    }
+    tensors = {name: np.ascontiguousarray(_stored(value, dtype)) for name, value in sorted(flatten(params).items())}
     described = {**config.to_hf(), "torch_dtype": dtype}
     return {
         "config.json": (json.dumps(described, indent=2) + "\n").encode(),
         SINGLE: save(tensors, {"format": "pt"}),
     }
+
+
+def as_read(params: Params, dtype: Literal["float32", "bfloat16"]) -> Params:
+    """What `from_files` gives back of parameters that `to_files` wrote in `dtype`, without writing them."""
+    return nest({name: _stored(value, dtype).astype(np.float32, copy=False) for name, value in flatten(params).items()})
 
 
 def from_files(read: Read, names: Sequence[str], where: str) -> tuple[DecoderConfig, Params]:
@@ -149,6 +151,12 @@ def _checked(name: str, array: np.ndarray, shape: tuple[int, ...], file: str) ->
 def _needless(config: DecoderConfig, name: str) -> bool:
     """Tensors that some exporters write although they can be derived."""
     return name.endswith("rotary_emb.inv_freq") or (config.tie_word_embeddings and name == "lm_head.weight")
+
+
+def _stored(value: Any, dtype: Literal["float32", "bfloat16"]) -> np.ndarray:
+    """A tensor as files hold it; not copied where it is so already."""
+    kind = {"float32": np.dtype("<f4"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}[dtype]
+    return np.asarray(value).astype(kind, copy=False)
 
 
 def _little_endian(array: np.ndarray) -> np.ndarray:

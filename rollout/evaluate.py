@@ -81,6 +81,7 @@ class Evaluation:
         policy = Policy(0, *await asyncio.to_thread(self._load, self._store, spec.weights))
         identity = Identity(spec.run, spec.seed, self._worker)
         made = await set_up(config, spec.folder, policy, identity, spec.temperature)
+        del policy  # the engine has weights of its own
         sealer = Sealer(shard_writer(self._store, spec.output, self._worker, made.metadata, config))
         orchestrator = RolloutOrchestrator(
             made.collector.collect,

@@ -88,6 +88,7 @@ class Worker:
         if policy is None:
             return
         shift = await self._prepare(policy)
+        del policy  # the engine has weights of its own; a second copy of a real model's is much memory
         try:
             await shift.work()
         finally:

@@ -85,6 +85,8 @@ class AgenticRLLearner:
             self._publish(force=True)
             self.window.move(self.progress, self._published_version(), closed=self._at_end(), force=True)
         self.tail = ShardTail(self.store, self.base, self.progress)
+        if not self.finished():
+            self._checkpoint_missed()
         self._report("recovered", step=self.progress.step, replayed=count, checkpoint=self.last_checkpoint)
         return count
 
@@ -230,6 +232,12 @@ class AgenticRLLearner:
             config_digest=self._config_digest,
         )
         self.last_checkpoint = self.progress.step
+
+    def _checkpoint_missed(self) -> None:
+        """Write the checkpoint that is due at the head of the ledger, where the learner before died on its way to it."""
+        if self._checkpoint_due() and self.progress.step > (self.last_checkpoint or 0):
+            self.tail.discover()
+            self._checkpoint()
 
     def _tell(self, step: StepRows, learned: dict[str, float]) -> None:
         busy, waited = self._time.worked()

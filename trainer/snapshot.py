@@ -24,10 +24,15 @@ def save(store: ObjectStore, base: str, state: TrainState, step: int, learner: s
     with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
         folder = Path(scratch) / "state"
         ocp.save(str(folder), _tree(state))
-        files = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-    for name, data in files.items():
-        store.put(f"{prefix}/{name}", data)
-    return prefix, {name: sha256(data) for name, data in files.items()}
+        files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file()}
+        return prefix, {name: _stored(store, f"{prefix}/{name}", path) for name, path in files.items()}
+
+
+def _stored(store: ObjectStore, key: str, path: Path) -> str:
+    """Upload one file and give its SHA-256; one at a time, since together they are as large as the state."""
+    data = path.read_bytes()
+    store.put(key, data)
+    return sha256(data)
 
 
 def load(store: ObjectStore, manifest: CheckpointManifest, template: TrainState) -> TrainState:

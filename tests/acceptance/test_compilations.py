@@ -13,6 +13,7 @@ from support.real_stage import SEED, lay_out, small, train
 
 from schemas import seeds
 from schemas.data import Task
+from storage.memory import MemoryStore
 
 STEPS, GROUPS = 6, 2
 COMPILED = re.compile(r"Finished XLA compilation of (\S+)")
@@ -51,7 +52,8 @@ def test_nothing_is_compiled_after_the_second_step(tmp_path: Path, compiled: lis
             early.extend(compiled)
 
     run = small({"max_length": 256}, steps=STEPS, groups_per_batch=GROUPS, max_staleness=1)
-    store, spec = lay_out(tmp_path, run, growing())
+    store = MemoryStore("compilations")
+    spec = lay_out(store, tmp_path, run, growing())
     asyncio.run(train(store, spec, workers=1, report=report))
     assert {"jit(decode)", "jit(prefill)", "jit(step)"} <= set(early), "the counter counts"
     assert compiled[len(early) :] == []

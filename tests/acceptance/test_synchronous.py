@@ -68,7 +68,8 @@ def trained(store: MemoryStore) -> list[tuple[int, str]]:
 
 def test_without_staleness_the_pipeline_is_the_plain_loop(tmp_path: Path) -> None:
     run = small(max_staleness=0, steps=STEPS, groups_per_batch=GROUPS, group_size=SIZE)
-    store, spec = lay_out(tmp_path, run)
+    store = MemoryStore("synchronous")
+    spec = lay_out(store, tmp_path, run)
     asyncio.run(train(store, spec, workers=2))
     rows = {row.id: row for row in sealed(store)}
     order = trained(store)

@@ -15,7 +15,6 @@ from schemas import keys
 from schemas.config import Run
 from schemas.data import Task
 from schemas.manifest import RLSpec
-from storage.memory import MemoryStore
 from storage.objects import ObjectStore
 from support.rollouts import BASE, TASKS, TOKENIZER, config, put_tasks
 from trainer.learner import AgenticRLLearner
@@ -67,10 +66,9 @@ def talkative() -> Params:
     return nest(flat | {"model.embed_tokens.weight": embedding})
 
 
-def lay_out(folder: Path, run: Run, tasks: Sequence[Task] = TASKS) -> tuple[MemoryStore, RLSpec]:
-    """A store with weights, tasks and the stage's specification."""
+def lay_out(store: ObjectStore, folder: Path, run: Run, tasks: Sequence[Task] = TASKS) -> RLSpec:
+    """Put weights, tasks and the stage's specification into the store, and the world into the folder."""
     (folder / "twice.py").write_text(WORLD)
-    store = MemoryStore("stage")
     key, digest = put_tasks(store, tasks)
     weights = save_weights(store, "weights", SHAPE, talkative(), TOKENIZER, "float32", "test")
     spec = RLSpec(
@@ -78,7 +76,7 @@ def lay_out(folder: Path, run: Run, tasks: Sequence[Task] = TASKS) -> tuple[Memo
         tasks=key, tasks_sha256=digest, environment_sha256="",
     )  # fmt: skip
     store.create(keys.spec(BASE), spec.to_bytes())
-    return store, spec
+    return spec
 
 
 async def train(

@@ -1,0 +1,136 @@
+"""Every wrong request, through the real command: one clear sentence, exit code 2, nothing written, nothing loaded."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load, save
+
+from models.config import DecoderConfig
+from models.pure import init_params
+from models.tokenizer import ByteTokenizer
+from models.weights import to_files
+from tasks import record
+from tasks.request import load as load_request
+
+COMMAND = Path(sys.executable).with_name("headrace")
+HEAVY = ("prefect", "jax", "flax", "optax")
+SHAPE = DecoderConfig(
+    vocab_size=263, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=2, head_dim=4, max_position_embeddings=32,
+)  # fmt: skip
+TOOLS = """
+from rollout.tools import BaseTool
+
+class One(BaseTool):
+    name = "look_up"
+
+class Two(BaseTool):
+    name = "look_up"
+"""
+
+
+def headrace(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "HEADRACE_ROOT")} | environment
+    return subprocess.run([COMMAND, *argv], capture_output=True, text=True, env=env, check=False, timeout=120)
+
+
+def refused(found: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One sentence on standard error that says these words; exit code 2."""
+    assert found.returncode == 2, found
+    assert found.stderr.startswith("headrace: ") and found.stderr.count("\n") == 1, found.stderr
+    assert "Traceback" not in found.stderr and not found.stdout
+    for word in words:
+        assert word in found.stderr
+
+
+def run(project: Path, root: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+    settings = [word for override in overrides for word in ("--set", override)]
+    return headrace("run", str(project / "small.toml"), "--root", root, *settings)
+
+
+def untouched(root: str) -> bool:
+    return not [p for p in Path(root).rglob("*") if p.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rl.max_stalenes=1", ("rl.max_stalenes", "did you mean", "max_staleness")),
+        ("warm_up.0.data=nowhere.jsonl", ("nowhere.jsonl", "does not exist")),
+        ("rl.max_staleness=-1", ("rl.max_staleness", "-1")),
+        ("model.path=small@3", ("small",)),
+        ('environment.tools=["twins:One", "twins:Two"]', ("`look_up`", "twice")),
+    ],
+)
+def test_a_wrong_setting(project: Path, root: str, override: str, words: tuple[str, ...]) -> None:
+    (project / "twins.py").write_text(TOOLS)
+    refused(run(project, root, override), *words)
+    assert untouched(root)
+
+
+def test_an_unknown_key_in_the_file(project: Path, root: str) -> None:
+    text = (project / "small.toml").read_text().replace("[rollout]", "[rollout]\nworker = 2")
+    (project / "small.toml").write_text(text)
+    refused(run(project, root), "small.toml", "rollout.worker", "did you mean", "workers")
+
+
+def test_a_demonstration_without_messages(project: Path, root: str) -> None:
+    with (project / "demos.jsonl").open("a") as file:
+        file.write('{"prompt": "1+1"}\n')
+    refused(run(project, root), "demos.jsonl line 2", "messages")
+    assert untouched(root)
+
+
+@pytest.mark.parametrize("place", ["small.toml/below", "/proc/nowhere"])
+def test_a_root_that_cannot_be_written(project: Path, place: str) -> None:
+    refused(run(project, str(project / place)), place)
+
+
+def test_a_run_of_another_schema_version(project: Path, root: str) -> None:
+    request = load_request(str(project / "small.toml"), root=root)
+    record.save(request.store, record.prepare(request).model_copy(update={"schema_version": 99}))
+    refused(run(project, root), "schema version 99", "runs/small/run.json")
+    refused(headrace("status", "small", "--root", root), "schema version 99")
+
+
+def test_a_checkpoint_that_does_not_exist(project: Path, root: str) -> None:
+    request = load_request(str(project / "small.toml"), root=root)
+    record.save(request.store, record.prepare(request))
+    refused(run(project, root, "name=other", "model.path=small@3"), "small")
+    for command in (("eval",), ("promote",), ("audit", "checkpoint")):
+        refused(headrace(*command, "small@3", "--root", root), "small")
+
+
+def test_weights_without_one_of_their_tensors(project: Path, root: str) -> None:
+    (project / "weights").mkdir()
+    for name, data in (to_files(SHAPE, init_params(SHAPE, 0)) | ByteTokenizer().to_files()).items():
+        (project / "weights" / name).write_bytes(data)
+    file = project / "weights" / "model.safetensors"
+    tensors = load(file.read_bytes())
+    del tensors["model.layers.0.mlp.up_proj.weight"]
+    file.write_bytes(save(tensors))
+    refused(run(project, root, "model.path=weights"), "model.layers.0.mlp.up_proj.weight", "weights")
+
+
+@pytest.mark.parametrize("name", ["tasks.py", "flows/__init__.py", "schemas/__init__.py", "trainer.py"])
+def test_a_package_of_the_user_s_that_shadows_a_room(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("raise SystemExit('the wrong one')")
+    refused(headrace("--help", PYTHONPATH=str(tmp_path)), f"`{name.partition('/')[0].removesuffix('.py')}`", name)
+
+
+def test_a_package_in_the_working_folder_shadows_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("raise SystemExit('the wrong one')")
+    done = subprocess.run([COMMAND, "--help"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_loads_nothing_heavy() -> None:
+    done = headrace("--help", PYTHONPROFILEIMPORTTIME="1")
+    assert done.returncode == 0 and "usage: headrace" in done.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "flows.cli" in loaded and not loaded & {*HEAVY, "pyarrow", "pydantic", "numpy", "rich"}
