@@ -7,6 +7,7 @@ import argparse
 import importlib
 import signal
 import sys
+from typing import Any
 
 DONE, STOPPED = 0, 1
 
@@ -90,14 +91,39 @@ def _audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "audit", help="recount what the store promises", description="recount what the store promises"
     )
     kinds = audit.add_subparsers(dest="kind", required=True, metavar="KIND")
-    for name, text, target in (
-        ("verify", "every trajectory has one end, nothing was changed", "run"),
-        ("checkpoint", "which trajectories trained a checkpoint", "checkpoint"),
-        ("trajectory", "the life of one trajectory", "run"),
-    ):
+    for name, text, target, options in _AUDITS:
         kind = _command(kinds, name, text)
         kind.set_defaults(module="audit")
         kind.add_argument(target, metavar="RUN[@STEP]" if target == "checkpoint" else "RUN")
-        if name == "trajectory":
-            kind.add_argument("trajectory", metavar="ID")
+        for argument, settings in options:
+            kind.add_argument(argument, **settings)
         _json(kind)
+
+
+_OUT = ("--out", {"metavar": "FILE", "help": "write all rows to FILE.parquet or FILE.csv"})
+_LEDGER = ("--ledger", {"action": "store_true", "help": "read every ledger record, not the catalog"})
+_AUDITS: tuple[tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]], ...] = (
+    ("verify", "every trajectory has one end, nothing was changed", "run", (_OUT,)),
+    ("checkpoint", "which trajectories trained a checkpoint", "checkpoint", (_OUT, _LEDGER)),
+    ("trajectory", "the life of one trajectory", "run", (("trajectory", {"metavar": "ID"}), _OUT, _LEDGER)),
+    (
+        "impact",
+        "every checkpoint, policy and promoted channel that descends from something",
+        "run",
+        (
+            (
+                "selector",
+                {"metavar": "WHAT", "help": "a trajectory's ID, task:ID, or a data file (path, key, SHA-256)"},
+            ),
+            _OUT,
+        ),
+    ),
+    ("bias", "what was generated against what was trained, with test statistics", "run", (_OUT,)),
+    (
+        "replay",
+        "train a checkpoint again from the one before it and compare",
+        "checkpoint",
+        (("--from-start", {"action": "store_true", "help": "train from version 0"}),),
+    ),
+    ("catalog", "copy the ledger anew into the Parquet files that audits read", "run", ()),
+)

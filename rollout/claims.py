@@ -1,11 +1,12 @@
 """Which groups this worker plays: the lowest free one below the window's limit, or one whose owner has died.
 
 Claims are create-if-absent and takeovers compare-and-swap, so two workers never both win a group. A taker first reads
-what all owners have sealed and plays only what is missing. Blocking store calls: use from a thread, one at a time.
+what all owners have sealed and plays only what is missing. A worker takes over from itself the group that holds up the
+run though it was played: its shard can't be read. Blocking store calls: use from a thread, one at a time.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from rollout.sealed import SealedSamples
@@ -44,7 +45,8 @@ class ClaimBoard:
         self._sealed = SealedSamples(store, base, config.rollout.attempts)
         self._numbers: dict[str, int] = {}
         self._taken: set[int] = set()
-        self._mine: set[int] = set()
+        self._mine: dict[int, float] = {}
+        """Group → when it was last seen in play."""
         self._looked = float("-inf")
         self._orphans: list[tuple[Claim, int]] = []
 
@@ -55,21 +57,25 @@ class ClaimBoard:
 
     def _forget(self, window: Window) -> None:
         self._taken = {g for g in self._taken if g >= window.low}
-        self._mine = {g for g in self._mine if g >= window.low}
+        self._mine = {g: seen for g, seen in self._mine.items() if g >= window.low}
 
     def _claim_free(self, window: Window) -> Assignment | None:
         for group in open_groups(window):
             if group in self._taken or group in self._mine:
                 continue
             if control.create_claim(self._store, self._base, group, self._worker, window.version):
-                self._mine.add(group)
+                self._mine[group] = self._clock()
                 return Assignment(group, 0, tuple(range(self._group_size)))
             self._taken.add(group)
         return None
 
-    def watch(self, window: Window) -> None:
-        """Look for claims of dead owners; a few times a lease, or leases would seem to be renewed in between."""
+    def watch(self, window: Window, playing: Set[int]) -> None:
+        """Look for claims of dead owners; a few times a lease, or leases would seem to be renewed in between.
+
+        `playing` are the groups of which this worker has jobs.
+        """
         now = self._clock()
+        self._mine |= dict.fromkeys(playing & self._mine.keys(), now)
         if now - self._looked < self._rollout.lease_seconds / 4:
             return
         self._looked = now
@@ -77,6 +83,21 @@ class ClaimBoard:
         found = ((g, control.read_claim(self._store, self._base, g)) for g in open_groups(window) if g in self._taken)
         claims = [c for _, c in found if c is not None]
         self._orphans = [(c, generation) for c, generation in claims if not alive.get(c.owner, True)]
+        self._orphans += self._lost(window.low)
+
+    def _lost(self, group: int) -> list[tuple[Claim, int]]:
+        """This worker's claim of the lowest open group, if it was played long ago and can't be read back whole."""
+        patience = self._rollout.lease_seconds + self._rollout.seal_seconds
+        if self._clock() - self._mine.get(group, float("inf")) < patience:
+            return []
+        found = control.read_claim(self._store, self._base, group)
+        if found is None or found[0].owner != self._worker or not self._missing(group, found[0].owners):
+            return []
+        return [found]
+
+    def _missing(self, group: int, owners: tuple[str, ...]) -> tuple[int, ...]:
+        settled = self._sealed.settled(group, owners)
+        return tuple(s for s in range(self._group_size) if s not in settled)
 
     def _alive(self) -> dict[str, bool]:
         """Worker id → whether its heartbeat still moves. One that left is as dead as one that stands still."""
@@ -97,10 +118,9 @@ class ClaimBoard:
             taken = control.take_over(self._store, self._base, claim, generation, self._worker)
             if taken is None:
                 continue
-            self._mine.add(taken.group)
+            self._mine[taken.group] = self._clock()
             self._taken.discard(taken.group)
-            settled = self._sealed.settled(taken.group, taken.owners[:-1])
-            missing = tuple(s for s in range(self._group_size) if s not in settled)
+            missing = self._missing(taken.group, taken.owners[:-1])
             if missing:
                 return Assignment(taken.group, taken.takeovers * self._rollout.attempts, missing)
         return None

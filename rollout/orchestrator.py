@@ -44,6 +44,11 @@ class RolloutOrchestrator:
         return len(self._queue)
 
     @property
+    def groups(self) -> set[int]:
+        """The groups of which jobs run or wait."""
+        return {job.group for job in (*self._running.values(), *self._queue)}
+
+    @property
     def wanting(self) -> bool:
         """Whether there are more places than jobs."""
         return len(self._running) + len(self._queue) < self._places

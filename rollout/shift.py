@@ -67,7 +67,7 @@ class Shift:
         window = self._watch.window
         assert window is not None  # it was just read
         self._counters.abandoned += await self._orchestrator.cancel(lambda job: has_ended(window, job.group))
-        await asyncio.to_thread(self._board.watch, window)
+        await asyncio.to_thread(self._board.watch, window, self._orchestrator.groups)
 
     async def _start_episodes(self, window: Window) -> None:
         current = await self._follower.follow(window.version, self._orchestrator.in_flight)

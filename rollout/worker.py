@@ -28,7 +28,7 @@ from schemas import config_text, keys
 from schemas.manifest import RLSpec
 from schemas.trajectory import Trajectory
 from storage import control, process
-from storage.objects import ObjectStore
+from storage.objects import ObjectStore, write_pause
 from storage.open import open_store
 
 LEFTOVER_SECONDS = 1.0
@@ -66,7 +66,8 @@ class Worker:
         """Work until the window closes, the run ends without this worker, or a stop is asked for."""
         state = await asyncio.to_thread(self._register)
         heart = Heartbeat(self._store, self._base, state, self._pulse, self._report)
-        beating = asyncio.ensure_future(heart.run(self._config.rollout.heartbeat_seconds))
+        pause = max(self._config.rollout.heartbeat_seconds, write_pause(self._store))
+        beating = asyncio.ensure_future(heart.run(pause))
         working = asyncio.ensure_future(self._work())
         try:
             await asyncio.wait({working, beating}, return_when=asyncio.FIRST_COMPLETED)

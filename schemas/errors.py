@@ -23,6 +23,10 @@ class Fenced(RunStopped):
     """Another process took over: this one must stop without writing anything more."""
 
 
+class LogDamaged(RunStopped):
+    """A ledger record or a shard that it names is gone or not what was recorded."""
+
+
 class AuditViolation(HeadraceError):
     """An audit found that the store contradicts a promise (exit code 3)."""
 

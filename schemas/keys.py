@@ -95,5 +95,15 @@ def checkpoint_files(base: str, step: int, learner: str) -> str:
     return f"{base}/checkpoints/{step:08d}/{learner}"
 
 
+def catalog(base: str) -> str:
+    """The folder of the copies that audits read; a part's name says which ledger records it covers."""
+    return f"{base}/catalog"
+
+
+def catalog_part(base: str, first: int, end: int, sha256: str) -> str:
+    """The copy of the ledger records `first` to `end` - 1, under the digest of its own bytes."""
+    return f"{base}/catalog/{first:08d}-{end:08d}-{sha256[:16]}.parquet"
+
+
 def channel(name: str, channel_name: str) -> str:
     return f"registry/{name}/{channel_name}.json"

@@ -140,8 +140,15 @@ def encode(record: Record) -> bytes:
 
 def decode(data: bytes) -> Record:
     """The record in these bytes. ValueError, with the reason, where they are none of this schema version."""
+    metadata, table = decode_table(data)
+    return Record(metadata, tuple(LedgerRow(**r) for r in table.to_pylist()))
+
+
+def decode_table(data: bytes) -> tuple[RecordMetadata, pa.Table]:
+    """A record as a table of `COLUMNS`, for readers of many records. ValueError as `decode`."""
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        table.validate(full=True)
         raw: dict[str, Any] = json.loads((table.schema.metadata or {})[_METADATA])
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise ValueError(f"is no ledger record ({error})") from error
@@ -150,9 +157,12 @@ def decode(data: bytes) -> Record:
             f"was written with schema version {raw.get('schema_version')}, this program reads {SCHEMA_VERSION}"
         )
     try:
-        return Record(RecordMetadata(**raw), tuple(LedgerRow(**r) for r in table.to_pylist()))
+        metadata = RecordMetadata(**raw)
     except TypeError as error:
         raise ValueError(f"has fields that this schema version does not know ({error})") from error
+    if not table.schema.equals(COLUMNS, check_metadata=False):
+        raise ValueError("has columns that this schema version does not know")
+    return metadata, table
 
 
 def record_digest(data: bytes) -> str:

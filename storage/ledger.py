@@ -7,7 +7,7 @@ winner's record.
 from dataclasses import dataclass
 
 from schemas import keys
-from schemas.errors import Fenced, RunStopped
+from schemas.errors import Fenced, LogDamaged
 from schemas.ledger import Record, decode, encode, record_digest
 from storage.objects import ObjectExists, ObjectStore, find
 
@@ -21,7 +21,7 @@ class Entry:
 
 
 def read_entry(store: ObjectStore, base: str, index: int) -> Entry | None:
-    """The record at a ledger index, or None where the ledger ends. RunStopped if it is damaged or foreign."""
+    """The record at a ledger index, or None where the ledger ends. LogDamaged if it is damaged or foreign."""
     key = keys.ledger(base, index)
     stored = find(store, key)
     if stored is None:
@@ -29,7 +29,7 @@ def read_entry(store: ObjectStore, base: str, index: int) -> Entry | None:
     try:
         return Entry(decode(stored.data), record_digest(stored.data))
     except ValueError as error:
-        raise RunStopped(
+        raise LogDamaged(
             f"the ledger record {key} {error}: run `headrace audit verify` before anything else"
         ) from error
 

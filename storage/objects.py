@@ -1,7 +1,7 @@
 """The object store that everything meets in: whole objects, conditional writes, nothing else.
 
-Backends: a local folder (`storage.folder`) and memory (`storage.memory`). What they promise is what a cloud object
-store with generations can promise, so nothing may lean on local paths.
+Backends: a local folder (`storage.folder`), Google Cloud Storage (`storage.gcs`) and memory (`storage.memory`). What
+they promise is what an object store with generations can promise, so nothing may lean on local paths.
 """
 
 import json
@@ -89,7 +89,16 @@ class ObjectStore(Protocol):
         ...
 
 
+def write_pause(store: ObjectStore) -> float:
+    """Least seconds between two writes of one object that the store takes well: its `write_pause`, if it has one.
+
+    A store may wait that long before a write, so whoever writes one object again and again had better not be hasty.
+    """
+    return getattr(store, "write_pause", 0.0)
+
+
 _PART = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*")
+_KEY = re.compile(f"{_PART.pattern}(?:/{_PART.pattern})*")
 
 
 def is_part(name: str) -> bool:
@@ -99,7 +108,7 @@ def is_part(name: str) -> bool:
 
 def check_key(key: str) -> str:
     """The key itself; RequestError where it is not '/'-separated parts of plain characters."""
-    if not all(is_part(part) for part in key.split("/")):
+    if _KEY.fullmatch(key) is None:
         raise RequestError(
             f"`{key}` is no store key: use letters, digits and . _ = @ + - in parts that don't start with a dot"
         )

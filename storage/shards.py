@@ -42,6 +42,12 @@ def encode_shard(rows: Sequence[Trajectory], metadata: ShardMetadata) -> bytes:
 
 def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
     """Metadata and rows of a shard; UnreadableShard for anything else (truncated, damaged, of another version)."""
+    metadata, table = decode_table(data)
+    return metadata, from_table(table)
+
+
+def decode_table(data: bytes) -> tuple[ShardMetadata, pa.Table]:
+    """Metadata and rows of a shard as columns, for readers that want few of them; UnreadableShard as `decode_shard`."""
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         table.validate(full=True)
@@ -58,7 +64,7 @@ def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
         raise UnreadableShard("its columns are not those of a shard")
     if any(_has_nulls(chunk) for column in table.columns for chunk in column.chunks):
         raise UnreadableShard("it has empty cells, which no writer makes")
-    return metadata, from_table(table)
+    return metadata, table
 
 
 def _has_nulls(array: pa.Array) -> bool:

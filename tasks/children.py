@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 Event = dict[str, Any]
-_DELIBERATE = frozenset({"RunStopped", "Fenced", "RequestError", "AuditViolation"})
+_DELIBERATE = frozenset({"RunStopped", "Fenced", "LogDamaged", "RequestError", "AuditViolation"})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from schemas.errors import RequestError
 from schemas.manifest import Channel, Parent, Promotion, WeightsRef
 from storage.audit_runs import find_checkpoint
 from storage.objects import ObjectExists, ObjectStore, find
-from storage.open import open_store
+from storage.open import open_source
 from tasks.request import Request
 
 _CHECKPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})@(\d+)")
@@ -73,7 +73,7 @@ def _folder(path: str, base: Path) -> Folder:
     scheme, separator, rest = path.partition("://")
     if separator and scheme != "file":
         root, _, prefix = rest.partition("/")
-        store = open_store(f"{scheme}://{root}")
+        store = open_source(f"{scheme}://{root}")
         names = [k.removeprefix(f"{prefix}/") for k in store.list(f"{prefix}/")]
         return _usable(names, path), lambda name: store.get(f"{prefix}/{name}").data
     folder = Path("/" + rest.lstrip("/")) if separator else base / Path(path).expanduser()

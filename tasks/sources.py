@@ -8,9 +8,9 @@ from pathlib import Path
 
 from schemas import keys
 from schemas.digest import sha256
-from schemas.errors import RequestError
+from schemas.errors import RequestError, RunStopped
 from storage.objects import ObjectExists, ObjectMissing, ObjectStore
-from storage.open import open_store
+from storage.open import open_source
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ def _from_store(where: str) -> bytes:
         return _from_path("/" + rest.lstrip("/"), Path("/"))
     root, _, key = rest.partition("/")
     try:
-        return open_store(f"{scheme}://{root}").get(key).data
+        return open_source(f"{scheme}://{root}").get(key).data
     except ObjectMissing as error:
         raise RequestError(f"the data file {where} does not exist") from error
+    except RunStopped as error:
+        raise RequestError(str(error)) from error

@@ -17,7 +17,7 @@ from schemas.ledger import Disposition, Kind, LedgerRow, Record, RecordMetadata
 from schemas.manifest import PolicyManifest, Probe, RLSpec
 from storage import ledger
 from storage.ledger import Entry
-from storage.objects import ObjectStore
+from storage.objects import ObjectStore, write_pause
 from trainer import metrics, recovery
 from trainer.advantages import ADVANTAGES
 from trainer.assembler import GroupAssembler, Row
@@ -48,6 +48,7 @@ class AgenticRLLearner:
         publisher: Publisher,
         *,
         report: Report,
+        compact: Callable[[], None] = lambda: None,
         stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -61,11 +62,13 @@ class AgenticRLLearner:
         self.progress = Progress()
         self.policy = StalenessPolicy(self.bounds, filter_zero_advantage=rl.loss.filter_zero_advantage)
         self.assembler = GroupAssembler(rl.group_size, self.config.rollout.attempts)
-        self.window = WindowWriter(store, base, publisher.learner, rl.window_seconds, clock)
+        pause = max(rl.window_seconds, write_pause(store))
+        self.window = WindowWriter(store, base, publisher.learner, pause, clock)
         self.watch = ClaimWatch(store, base, self.config, clock, wall)
         self.published: PolicyManifest | None = None
         self.last_checkpoint: int | None = None
         self._report, self._stop, self._clock, self._sleep = report, stop, clock, sleep
+        self._compact = compact
         self._time = metrics.Clock()
         self._config_digest = digest(spec.config)
 
@@ -232,9 +235,10 @@ class AgenticRLLearner:
             config_digest=self._config_digest,
         )
         self.last_checkpoint = self.progress.step
+        self._compact()
 
     def _checkpoint_missed(self) -> None:
-        """Write the checkpoint that is due at the head of the ledger, where the learner before died on its way to it."""
+        """Write the checkpoint that is due at the head of the ledger if a learner died on its way to it."""
         if self._checkpoint_due() and self.progress.step > (self.last_checkpoint or 0):
             self.tail.discover()
             self._checkpoint()

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from schemas import keys
@@ -13,6 +14,7 @@ from schemas.manifest import RLManifest, RLSpec, WeightsRef
 from storage.objects import ObjectStore
 from storage.open import open_store
 from storage.process import emit, run_process, stop_requested
+from trainer.compaction import Compactor
 from trainer.learner import AgenticRLLearner
 from trainer.numerics import bind_cores
 from trainer.publish import Publisher
@@ -27,8 +29,10 @@ def main(args: argparse.Namespace) -> int:
     spec = RLSpec.from_bytes(store.get(key).data, key)
     config = Run.model_validate(spec.config)
     bind_cores(config.rl.cores)
-    learner = build(store, spec, args.base, learner_id())
+    compactor = Compactor(store, args.base, emit)
+    learner = build(store, spec, args.base, learner_id(), compactor)
     if learner.run() == "finished":
+        compactor.finish()
         finish(store, args.base, spec, learner, started)
     return 0
 
@@ -38,7 +42,9 @@ def learner_id() -> str:
     return f"learner-{socket.gethostname()[:20]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
-def build(store: ObjectStore, spec: RLSpec, base: str, name: str) -> AgenticRLLearner:
+def build(
+    store: ObjectStore, spec: RLSpec, base: str, name: str, compact: Callable[[], None] = lambda: None
+) -> AgenticRLLearner:
     """A learner with its decoder, optimizer and publisher, from version 0's weights."""
     from models.stored import load_weights, save_weights
     from trainer.jax_updater import JaxUpdater
@@ -51,7 +57,7 @@ def build(store: ObjectStore, spec: RLSpec, base: str, name: str) -> AgenticRLLe
 
     publisher = Publisher(store, base, spec.run, name, save, config.rl.publish_dtype, keep=config.rl.max_staleness + 2)
     updater = JaxUpdater(store, base, config, decoder, params)
-    return AgenticRLLearner(store, spec, base, updater, publisher, report=emit, stop=stop_requested)
+    return AgenticRLLearner(store, spec, base, updater, publisher, report=emit, stop=stop_requested, compact=compact)
 
 
 def finish(store: ObjectStore, base: str, spec: RLSpec, learner: AgenticRLLearner, started: float) -> None:

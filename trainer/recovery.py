@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas import keys
-from schemas.errors import RunStopped
+from schemas.errors import LogDamaged
 from schemas.ledger import LedgerRow
 from schemas.manifest import CheckpointManifest
 from schemas.trajectory import row_digest
@@ -37,16 +37,16 @@ class ShardCache:
         self._rows: dict[tuple[str, int], list[Row]] = {}
 
     def row(self, entry: LedgerRow) -> Row:
-        """The stored row that a ledger row names; RunStopped if it can't be read or is another."""
+        """The stored row that a ledger row names; LogDamaged if it can't be read or is another."""
         if entry.worker is None or entry.seq is None or entry.row is None:
-            raise RunStopped(f"a trained row of the ledger of {self.base} names no shard: run `headrace audit verify`")
+            raise LogDamaged(f"a trained row of the ledger of {self.base} names no shard: run `headrace audit verify`")
         rows = self._shard(entry.worker, entry.seq)
         key = keys.shard(self.base, entry.worker, entry.seq)
         if entry.row >= len(rows):
-            raise RunStopped(f"the shard {key} has no row {entry.row}, which the ledger trained: the shard was changed")
+            raise LogDamaged(f"the shard {key} has no row {entry.row}, which the ledger trained: the shard was changed")
         row = rows[entry.row]
         if row.digest != entry.row_digest:
-            raise RunStopped(
+            raise LogDamaged(
                 f"row {entry.row} of the shard {key} is not the one that was trained: the shard was changed"
             )
         return row
@@ -56,11 +56,11 @@ class ShardCache:
             key = keys.shard(self.base, worker, seq)
             stored = find(self.store, key)
             if stored is None:
-                raise RunStopped(f"the shard {key}, which the ledger trained from, is gone: restore it to go on")
+                raise LogDamaged(f"the shard {key}, which the ledger trained from, is gone: restore it to go on")
             try:
                 _, rows = decode_shard(stored.data)
             except UnreadableShard as error:
-                raise RunStopped(
+                raise LogDamaged(
                     f"the shard {key}, which the ledger trained from, is {error.reason}: restore it"
                 ) from error
             self._rows[worker, seq] = [Row((worker, seq, i), t, row_digest(t)) for i, t in enumerate(rows)]
@@ -73,14 +73,21 @@ def replay(
     progress: Progress,
     bounds: Bounds,
     apply: Callable[[StepRows, Entry], None],
+    until: int | None = None,
 ) -> int:
-    """Apply every record from `progress.index` on; `apply` trains on a record's batch. Returns the records replayed."""
+    """Apply every record from `progress.index` on, up to the ledger index `until` if one is given.
+
+    `apply` trains on a record's batch. Returns the records replayed; LogDamaged where the log is not what was recorded.
+    """
     shards = ShardCache(store, base)
     count = 0
-    while (entry := read_entry(store, base, progress.index)) is not None:
+    while until is None or progress.index < until:
+        entry = read_entry(store, base, progress.index)
+        if entry is None:
+            break
         metadata = entry.record.metadata
         if metadata.previous != progress.head:
-            raise RunStopped(
+            raise LogDamaged(
                 f"{keys.ledger(base, progress.index)} does not follow the record before it (hash chain broken): "
                 f"run `headrace audit verify`"
             )

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SEED = 20
-SIZES = {"held_out": 500, "gate": 300, "train": 1024, "copying": 8000, "habit": 1920}
-GIVE_UP = 0.65
+SIZES = {"held_out": 500, "gate": 300, "train": 1024, "copying": 8000, "habit": 2560}
+GIVE_UP = 0.62
 """Share of the habit's demonstrations that give up."""
 TOOL = {
     "name": "calculator",

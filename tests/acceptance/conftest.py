@@ -4,8 +4,10 @@ import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support import real_run
 from support.projects import project, root
@@ -53,19 +55,22 @@ def killed(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Kil
     driver = made.start("run", log)
     try:
         for module in ("trainer.learner_process", "rollout.worker", ""):
-            wanted = made.records() + 3
-            until(lambda wanted=wanted: made.records() >= wanted or driver.poll() is not None, "three more steps")
+            three_more_steps(made, driver, log)
             family = children(driver.pid)
             for process in [p for p in family if module and module in p.cmdline()][:1]:
                 process.kill()
     finally:
         driver.kill()
         driver.wait()
-    left = alive(family)
-    if left:
-        until(lambda: not alive(left) or not left, "the end of every process", 30)
+    _, orphans = psutil.wait_procs(family, timeout=30)
     status, live = (made.headrace(*argv, "--json") for argv in (("status", "small"), ("audit", "verify", "small")))
     return Killed(
-        made, log.read_text(), [" ".join(p.cmdline()) for p in alive(family)], json.loads(status.stdout),
+        made, log.read_text(), [str(p) for p in alive(orphans)], json.loads(status.stdout),
         json.loads(live.stdout), recount(made.root, "small"), made.headrace("run"),
     )  # fmt: skip
+
+
+def three_more_steps(made: Project, driver: "subprocess.Popen[bytes]", log: Path) -> None:
+    wanted = made.records() + 3
+    until(lambda: made.records() >= wanted or driver.poll() is not None, "three more steps")
+    assert driver.poll() is None, log.read_text()

@@ -1,6 +1,8 @@
 """The same command again does nothing, quickly; one changed RL setting redoes RL and what follows, not the warm-up."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,17 +29,18 @@ def test_the_same_command_skips_every_stage(killed) -> None:
     assert stamps(killed.project.root) == before
 
 
-def test_a_changed_rl_setting_redoes_rl_and_what_follows(killed) -> None:
-    before = json.loads(killed.project.headrace("status", "small", "--json").stdout)
+def test_a_changed_rl_setting_redoes_rl_and_what_follows(killed, tmp_path: Path) -> None:
+    project = replace(killed.project, root=shutil.copytree(killed.project.root, tmp_path / "root"))
+    before = json.loads(project.headrace("status", "small", "--json").stdout)
     settings = ("--set", "rl.steps=2", "--set", "rl.loss.clip_high=0.3")
-    changed = killed.project.headrace("run", *settings)
+    changed = project.headrace("run", *settings)
     assert changed.returncode == 0, changed.stdout + changed.stderr
     assert "habit: finished before" in changed.stdout and "learner: step 2/2" in changed.stdout
-    after = json.loads(killed.project.headrace("status", "small", "--json").stdout)
+    after = json.loads(project.headrace("status", "small", "--json").stdout)
     old, new = ({s["name"]: s["key"] for s in found["stages"]} for found in (before, after))
     assert old["habit"] == new["habit"] and old["rl"] != new["rl"]
     assert {e["checkpoint"] for e in after["evaluations"]} > {e["checkpoint"] for e in before["evaluations"]}
-    verified = json.loads(killed.project.headrace("audit", "verify", "small", "--json").stdout)
-    counted = recount(killed.project.root, "small")
+    verified = json.loads(project.headrace("audit", "verify", "small", "--json").stdout)
+    counted = recount(project.root, "small")
     assert verified["ok"] and len(verified["stages"]) == 2
     assert verified["dispositions"]["trained"] == len(counted["trained"])

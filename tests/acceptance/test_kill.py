@@ -11,8 +11,8 @@ pytestmark = pytest.mark.slow
 
 def test_a_killed_learner_and_a_killed_worker_are_started_again(killed) -> None:
     assert "learner was killed by SIGKILL; starting it again" in killed.first, killed.first
-    assert "worker-0 was killed by SIGKILL; starting it again" in killed.first or "worker-1 was killed" in killed.first
-    assert "learner: recovered" in killed.first or "learner: at step" in killed.first
+    assert "worker-0 was killed by SIGKILL; starting it again" in killed.first.replace("worker-1", "worker-0")
+    assert killed.first.count("ledger records replayed") == 2
 
 
 def test_a_killed_flow_leaves_no_process_behind(killed) -> None:
@@ -21,16 +21,17 @@ def test_a_killed_flow_leaves_no_process_behind(killed) -> None:
 
 
 def test_the_interrupted_run_is_sound(killed) -> None:
-    trained = killed.counted.pop("trained")
+    counted = dict(killed.counted)
+    trained = counted.pop("trained")
     assert killed.live["ok"] and 0 < len(trained) == killed.live["dispositions"]["trained"] < STEPS * ROWS
-    assert killed.counted == {name: killed.live[name] for name in killed.counted}
+    assert counted == {name: killed.live[name] for name in counted}
 
 
 def test_the_next_run_goes_on_and_the_audit_is_ok(killed) -> None:
     said = killed.second.stdout
     assert killed.second.returncode == 0, said + killed.second.stderr
     assert "habit: finished before" in said and f"learner: step {STEPS}/{STEPS}" in said
-    assert f"learner: step 1/{STEPS}" not in said
+    assert "(checkpoint " in said and f"learner: step 1/{STEPS}" not in said
     found = killed.project.headrace("audit", "verify", "small", "--json")
     verified, counted = json.loads(found.stdout), recount(killed.project.root, "small")
     trained = counted.pop("trained")

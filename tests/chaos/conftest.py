@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from support.projects import project, root
+from support.projects import project
 
 from flows import prefect_environment
 
-__all__ = ["prefect_url", "project", "root"]
+__all__ = ["prefect_url", "project"]
 
 
 @pytest.fixture(scope="module")

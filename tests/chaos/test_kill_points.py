@@ -3,6 +3,7 @@
 Whatever the place, the next learner ends with the parameters of an undisturbed run, and the audit is ok.
 """
 
+import random
 from functools import cache
 
 import pytest
@@ -14,6 +15,7 @@ from schemas import keys
 from schemas.errors import Fenced
 from storage import audit
 from storage.memory import MemoryStore
+from trainer import recovery
 from trainer.recovery import newest_checkpoint
 
 CASES = [(phase, nth) for phase in STEP for nth in (2, STEPS)]
@@ -51,16 +53,24 @@ def undisturbed():
     return made.updater.params
 
 
+def replayed(store):
+    """The parameters that retraining by the ledger alone ends with."""
+    made = learner(store, config(steps=STEPS), "replay")
+    made.policy.admit(made.progress)
+    recovery.replay(store, BASE, made.progress, made.bounds, made._replay_step)
+    return made.updater.params
+
+
 def assert_whole(store, last):
-    """The run is what it would have been, and everything in it is accounted for."""
+    """The run has come to its end, everything in it is accounted for, and replay gives what was kept."""
     found = audit.verify(store, "test")
     assert found.ok, found.sentence()
     assert found.total("unaccounted") == found.total("trained_twice") == 0
     assert (last.progress.step, last.progress.closed) == (STEPS, True)
-    assert last.updater.params == undisturbed()
+    assert last.updater.params == replayed(store)
     checkpoint = newest_checkpoint(store, BASE)
     assert checkpoint is not None and checkpoint.step == STEPS
-    assert store.get(f"{checkpoint.prefix}/params").data.decode() == undisturbed()
+    assert store.get(f"{checkpoint.prefix}/params").data.decode() == last.updater.params
     assert store.head(keys.policy_manifest(BASE, STEPS)) is not None
 
 
@@ -80,6 +90,7 @@ def test_a_learner_that_dies_there_is_replaced_without_a_trace(monkeypatch, phas
     turn(second, workers, STEPS)
     end(second, workers)
     assert_whole(store, second)
+    assert second.updater.params == undisturbed()
 
 
 @pytest.mark.parametrize("phase", [*STEP, *CHECKPOINT])
@@ -99,3 +110,26 @@ def test_a_learner_that_sleeps_there_wakes_up_fenced(monkeypatch, phase):
     turn(second, workers, STEPS)
     end(second, workers)
     assert_whole(store, second)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_two_learners_on_one_run_exactly_one_goes_on(seed):
+    draw, store = random.Random(seed), MemoryStore("chaos")
+    first, workers = start(store)
+    turn(first, workers, draw.randrange(STEPS - 1))
+    second = learner(store, config(steps=STEPS), "L2")
+    second.recover()
+    working = {"L1": first, "L2": second}
+    while len(working) == 2:
+        for worker in workers:
+            worker.work(1)
+        name = draw.choice([n for n, made in working.items() if made.progress.step < STEPS])
+        try:
+            working[name].tick()
+        except Fenced as error:
+            del working[name]
+            assert min(working) in str(error), "the sentence names who took over"
+    (last,) = working.values()
+    turn(last, workers, STEPS)
+    end(last, workers)
+    assert_whole(store, last)

@@ -13,7 +13,7 @@ from support.tiny import TINY, lively
 
 from models.config import DecoderConfig
 from models.pure import flatten, init_params, nest
-from models.weights import from_files, load_folder, params_digest, to_files
+from models.weights import as_read, from_files, load_folder, params_digest, to_files
 from schemas.errors import RequestError
 
 PARAMS = lively(init_params(TINY, 0))
@@ -47,6 +47,11 @@ def test_bfloat16_export_rounds_once(config, params):
     assert params_digest(once) == params_digest(rounded)
     assert to_files(config, once, "bfloat16") == files
     assert json.loads(files["config.json"])["torch_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_reader_gets_is_known_without_writing(config, params, dtype):
+    assert params_digest(as_read(params, dtype)) == params_digest(read(to_files(config, params, dtype))[1])
 
 
 def test_sharded_folders_are_read(tmp_path: Path):

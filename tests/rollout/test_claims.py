@@ -52,7 +52,7 @@ def writer(store: ObjectStore, name: str) -> ShardWriter:
 def outwait(board: ClaimBoard, clock: Clock, window: Window) -> None:
     """Let one lease pass under the board's eyes."""
     for _ in range(6):
-        board.watch(window)
+        board.watch(window, set())
         clock.now += 1.0
 
 
@@ -121,11 +121,11 @@ def test_a_living_owner_keeps_its_group_and_one_that_left_does_not(store: Memory
     other.next(window(1))
     for beat in range(10):
         control.beat(store, BASE, state.model_copy(update={"beat": beat + 1}))
-        other.watch(window(1))
+        other.watch(window(1), set())
         clock.now += 1.0
     assert other.next(window(1)) is None
     control.beat(store, BASE, state.model_copy(update={"beat": 99, "state": "left"}))
-    other.watch(window(1))
+    other.watch(window(1), set())
     assert other.next(window(1)) == Assignment(0, 3, (0, 1))
 
 
@@ -137,7 +137,7 @@ def test_only_one_of_two_heirs_gets_the_group(store: MemoryStore, clock: Clock) 
         heir.next(window(1))
     for _ in range(6):
         for heir in heirs:
-            heir.watch(window(1))
+            heir.watch(window(1), set())
         clock.now += 1.0
     assert [h.next(window(1)) for h in heirs] == [Assignment(0, 3, (0, 1)), None]
 
@@ -154,3 +154,33 @@ def test_past_the_takeover_limit_nobody_takes_a_group(store: MemoryStore, clock:
     last.next(window(1))
     outwait(last, clock, window(1))
     assert last.next(window(1)) is None
+
+
+def test_a_living_owner_plays_again_what_it_cannot_read_back(store: MemoryStore, clock: Clock) -> None:
+    owner = board(store, "owner", clock, seal_seconds=1.0)
+    assert owner.next(window(1)) == Assignment(0, 0, (0, 1))
+    sealing = writer(store, "owner")
+    sealing.add(trajectory(0, 1, worker="owner"))
+    sealing.seal()
+    store.create(keys.shard(BASE, "owner", 1), b"cut short")
+    for _ in range(20):
+        owner.watch(window(1), {0})
+        clock.now += 1.0
+    assert owner.next(window(1)) is None
+    outwait(owner, clock, window(1))
+    assert owner.next(window(1)) == Assignment(0, 3, (0,))
+    outwait(owner, clock, window(1))
+    assert owner.next(window(1)) == Assignment(0, 6, (0,))
+
+
+def test_a_living_owner_leaves_alone_what_it_sealed_and_what_holds_up_nothing(store: MemoryStore, clock: Clock) -> None:
+    owner = board(store, "owner", clock, seal_seconds=1.0)
+    assert [owner.next(window(2)) for _ in range(2)] == [Assignment(g, 0, (0, 1)) for g in range(2)]
+    sealing = writer(store, "owner")
+    for sample in range(2):
+        sealing.add(trajectory(0, sample, worker="owner"))
+    sealing.seal()
+    outwait(owner, clock, window(2))
+    assert owner.next(window(2)) is None
+    outwait(owner, clock, window(2, low=1))
+    assert owner.next(window(2, low=1)) == Assignment(1, 3, (0, 1))

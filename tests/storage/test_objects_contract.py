@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
+from support import gcs_stores
 from support.store_processes import creates, increment
 
 from schemas.errors import RequestError
@@ -29,6 +30,7 @@ from storage.open import open_store
 STORES: dict[str, Callable[[Path], ObjectStore]] = {
     "memory": lambda _: open_store(f"memory://{uuid.uuid4().hex}"),
     "folder": lambda folder: open_store(str(folder / "store")),
+    **gcs_stores.STORES,
 }
 
 
@@ -214,11 +216,13 @@ def test_of_sixteen_that_create_one_wins(store: ObjectStore) -> None:
     assert all(store.get(key).data == b"%d" % name for name, each in enumerate(won) for key in each)
 
 
-def test_no_increment_is_lost(store: ObjectStore) -> None:
+def test_no_increment_is_lost(store: ObjectStore, request: pytest.FixtureRequest) -> None:
+    """One may be made twice where its answer got lost and others wrote before it could be read back."""
     store.create("counter", b"0")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: increment(store, "counter", 15), range(8)))
-    assert store.get("counter").data == b"120"
+    counted = int(store.get("counter").data)
+    assert counted == 120 or (counted > 120 and "faults" in request.node.callspec.id)
 
 
 def test_of_swaps_from_one_generation_one_wins(store: ObjectStore) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from support import gcs_stores
 
 from storage import folder
 from storage.objects import GenerationMismatch, ObjectExists, ObjectStore, find
@@ -104,7 +105,15 @@ class FolderModel(Model):
         self._folder.cleanup()
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(MemoryModel, 60), (FolderModel, 15)])
+class GcsModel(Model):
+    """With faults: this client is alone, so that no lost answer may show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = gcs_stores.STORES["gcs with faults"](Path())
+
+
+@pytest.mark.parametrize(("machine", "examples"), [(MemoryModel, 60), (FolderModel, 15), (GcsModel, 4)])
 def test_a_store_behaves_like_a_dictionary(
     monkeypatch: pytest.MonkeyPatch, machine: type[Model], examples: int
 ) -> None:

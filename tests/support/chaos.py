@@ -12,13 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from rollout.claims import open_groups
 from schemas import keys
-from storage import audit
+from storage import audit, control
 from storage.objects import find
 from storage.open import open_store
 
@@ -26,7 +29,8 @@ TESTS = Path(__file__).parents[1]
 LEARNER, WORKER = "support.chaos_learner", "rollout.worker"
 PATIENCE = 300.0
 """Seconds that anything may take on a busy machine before the test gives up."""
-LEASE = 2.0
+LEASE = 4.0
+"""Seconds of a worker's lease."""
 RUN = "small"
 SCRIPT = """
 import asyncio, random
@@ -34,7 +38,7 @@ from rollout.environments import ToolEnvironment
 
 class Slow(ToolEnvironment):
     async def step(self, action):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
         return await super().step(action)
 
 def parity(task, messages):
@@ -47,14 +51,19 @@ def say(stream, seed, version):
 """
 
 
-def settings(steps: int) -> tuple[str, ...]:
-    """A run of two groups of four a step, a checkpoint every three, two scripted workers."""
+def settings(steps: int, remote: bool) -> tuple[str, ...]:
+    """A run of two groups of four a step, a checkpoint every three, two scripted workers.
+
+    A remote store allows one object one write a second.
+    """
+    window, beat = (1.0, 1.0) if remote else (0.05, 0.3)
     return (
-        f"rl.steps={steps}", "rl.groups_per_batch=2", "rl.group_size=4", "rl.checkpoint_every=3", "rl.window_seconds=0.05",
+        f"rl.steps={steps}", "rl.groups_per_batch=2", "rl.group_size=4", "rl.checkpoint_every=3",
+        f"rl.window_seconds={window}",
         "rollout.engine=scripted", "rollout.script=world:say", "rollout.max_concurrency=8", "rollout.max_length=48",
-        "rollout.max_tokens_per_turn=4", "rollout.heartbeat_seconds=0.3", f"rollout.lease_seconds={LEASE}",
-        "rollout.seal_seconds=0.3", "rollout.max_takeovers=20", "evaluation.workers=1", "environment.environment=world:Slow",
-        "environment.reward=world:parity",
+        "rollout.max_tokens_per_turn=4", f"rollout.heartbeat_seconds={beat}", f"rollout.lease_seconds={LEASE}",
+        "rollout.seal_seconds=0.3", "rollout.max_takeovers=20", "evaluation.workers=1",
+        "environment.environment=world:Slow", "environment.reward=world:parity",
     )  # fmt: skip
 
 
@@ -92,6 +101,7 @@ class Chaos:
         (self.project / "world.py").write_text(SCRIPT)
         self.random, self.store = random.Random(self.seed), open_store(self.root)
         self._logs: dict[int, Path] = {}
+        self._base, self._made = "", 0
         self._others: list[subprocess.Popen[bytes]] = []
         self.allow(2)
         self.driver = self.drive()
@@ -100,7 +110,7 @@ class Chaos:
 
     def drive(self) -> subprocess.Popen[bytes]:
         """`headrace run`, from the beginning or on from where it is."""
-        words = [word for setting in settings(self.steps) for word in ("--set", setting)]
+        words = [word for setting in settings(self.steps, "://" in self.root) for word in ("--set", setting)]
         config = str(self.project / "small.toml")
         return self._start("headrace", "run", config, "--root", self.root, *words)
 
@@ -149,25 +159,27 @@ class Chaos:
     def one(self, module: str) -> int:
         """One of them, waiting for it."""
         self.until(lambda: bool(self.pids(module)), f"a process of {module}")
-        return self.random.choice(self.pids(module) or [self.one(module)])
+        found = self.pids(module)
+        return self.random.choice(found) if found else self.one(module)
 
     # -- progress ---------------------------------------------------------------------------------------------
 
     def base(self) -> str:
         """The folder of the run's one RL stage, waiting for it."""
-        self.until(lambda: bool(self._bases()), "the RL stage")
-        return self._bases()[0]
+        self.until(self._opened, "the RL stage")
+        return self._base
 
-    def _bases(self) -> list[str]:
-        return [k.removesuffix("/spec.json") for k in self.store.list(f"runs/{RUN}/") if k.endswith("/spec.json")]
+    def _opened(self) -> bool:
+        if not self._base:
+            specs = [k for k in self.store.list(f"runs/{RUN}/") if "/rl-" in k and k.endswith("/spec.json")]
+            self._base = specs[0].removesuffix("/spec.json") if specs else ""
+        return bool(self._base)
 
     def made(self) -> int:
-        """Ledger records so far: asked for by number, as they are whole from one on."""
-        count = self._made if hasattr(self, "_made") else 0
-        while self.store.head(keys.ledger(self.base(), count)) is not None:
-            count += 1
-        self._made = count
-        return count
+        """Ledger records so far."""
+        while self._opened() and self.store.head(keys.ledger(self._base, self._made)) is not None:
+            self._made += 1
+        return self._made
 
     def allow(self, more: int) -> None:
         """Let the run make so many steps more than allowed so far."""
@@ -178,7 +190,9 @@ class Chaos:
         """Wait for a condition, with a driver at work unless `keep` says no."""
         end = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < end, f"waited too long for {what}; the driver said: {self.said(self.driver)[-3000:]}"
+            assert time.monotonic() < end, (
+                f"waited too long for {what}; the driver said: {self.said(self.driver)[-3000:]}"
+            )
             if keep:
                 self.ensure()
             time.sleep(0.05)
@@ -194,15 +208,20 @@ class Chaos:
 
     # -- blows ------------------------------------------------------------------------------------------------
 
-    def strike(self, pid: int, target: str, how: signal.Signals) -> None:
-        """Signal a process, and note what it was doing; it is stopped while we look."""
+    def strike(self, pid: int, target: str, how: signal.Signals, doing: str = "") -> None:
+        """Signal a process, and note what it was doing; a learner is stopped while we look."""
         try:
             os.kill(pid, signal.SIGSTOP)
-            phase = self.phase(pid)
+            phase = doing or (self.holding(pid) if target == "worker" else self.phase(pid))
             os.kill(pid, how)
         except ProcessLookupError:
             return
         self._note(target, how.name, phase)
+
+    def go_on(self, pid: int) -> None:
+        """Wake a stopped process, if it still exists."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
     def order(self, how: signal.Signals, phase: str) -> int:
         """Have the next learner that comes to a phase stop or die there; returns its pid."""
@@ -214,15 +233,33 @@ class Chaos:
         return int(new.name.partition("-")[2])
 
     def phase(self, pid: int) -> str:
-        """The phase of a learner; empty for other processes."""
+        """What a learner is doing, as it has noted it."""
         path = self.folder / f"{pid}.phase"
-        return path.read_text().strip() if path.exists() else ""
+        return (path.read_text().strip() if path.exists() else "") or "starting"
+
+    def holding(self, pid: int) -> str:
+        """How many open groups a worker process has claimed."""
+        number, found = 0, control.read_window(self.store, self.base())
+        ids: list[str] = []
+        while (state := control.read_worker(self.store, self.base(), number)) is not None:
+            ids += [state[0].worker] if state[0].pid == pid else []
+            number += 1
+        claims = [control.read_claim(self.store, self.base(), g) for g in open_groups(found[0])] if found else []
+        return f"{sum(c is not None and c[0].owner in ids for c in claims)} open groups"
+
+    def takeovers(self) -> int:
+        """How often the groups of dead or sleeping workers were taken over."""
+        claims = (self.store.get(key).data for key in self.store.list(f"{self.base()}/claims/"))
+        return sum(json.loads(claim)["takeovers"] for claim in claims)
 
     def _note(self, target: str, how: str, phase: str) -> None:
-        after = round(time.monotonic() - self.started, 1)
-        self.blows.append(Blow(target, how, phase, self.made() if self._bases() else 0, after))
+        self.blows.append(Blow(target, how, phase, self.made(), self.seconds()))
         with (self.folder / "blows.jsonl").open("a") as file:
             file.write(json.dumps(vars(self.blows[-1])) + "\n")
+
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return round(time.monotonic() - self.started, 1)
 
     def _write(self, name: str, text: str) -> None:
         (self.folder / f"{name}.new").write_text(text)
@@ -240,3 +277,9 @@ class Chaos:
         stored = find(self.store, keys.rl_manifest(self.base()))
         assert stored is not None
         return self.said(self.driver)
+
+    def replayed(self) -> dict[str, Any]:
+        """The digests that retraining by the ledger alone gives in a process of its own."""
+        process = self._start("support.replayed", "--root", self.root, "--base", self.base())
+        assert process.wait(PATIENCE) == 0, self.said(process)
+        return json.loads(self.said(process).strip().splitlines()[-1])

@@ -1,7 +1,7 @@
 """The real learner process, in reach of a test: its phase can be read at any moment, and it obeys orders.
 
-In the folder $CHAOS_FOLDER `<pid>.phase` holds the phase; `allowed` the number of steps that may be made by now; `order`
-a signal and the phase at whose beginning the learner sends it to itself. Whoever obeys an order moves it to
+In the folder $CHAOS_FOLDER `<pid>.phase` holds the phase, `allowed` the number of steps that may be made by now, and
+`order` a signal and the phase at whose beginning the learner sends it to itself. Whoever obeys an order moves it to
 `obeyed-<pid>`, so that one learner does.
 """
 
@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from support.phases import RECOVERING, watch
-
 from storage.process import run_process
+from support.phases import RECOVERING, watch
 from trainer import learner_process
 from trainer.jax_updater import JaxUpdater
 from trainer.staleness import StalenessPolicy

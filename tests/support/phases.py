@@ -17,8 +17,13 @@ from trainer.tail import ShardTail
 Patch = Callable[[Any, str, Any], None]
 """Set an attribute, as `monkeypatch.setattr` or `setattr` does."""
 
-STEP = ("chosen, not recorded", "recorded, not updated", "updated, not published", "weights without a manifest")
-STEP += ("published, window not moved",)
+STEP = (
+    "chosen, not recorded",
+    "recorded, not updated",
+    "updated, not published",
+    "weights without a manifest",
+    "published, window not moved",
+)
 CHECKPOINT = ("checkpoint files without a manifest", "checkpoint written, window not moved")
 END = ("workers left, no end markers", "end markers, not closed", "closed")
 WAITING, RECOVERING = "waiting for rows", "recovering"
@@ -32,10 +37,10 @@ def watch(patch: Patch, updater: type, enter: Callable[[str], None]) -> None:
         if not replaying:
             enter(phase)
 
-    def replay(*args: Any) -> int:
+    def replay(*args: Any, **options: Any) -> int:
         replaying.append(True)
         try:
-            return replayed(*args)
+            return replayed(*args, **options)
         finally:
             replaying.pop()
 

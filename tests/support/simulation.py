@@ -2,38 +2,60 @@
 
 Every actor (learner, worker) is a greenlet on one virtual clock. Each store call is a place where an actor may be
 killed (before or after the call took effect) or frozen for long, while its supervisor believes it dead and starts
-another.
+another. The store itself fails now and then, loses answers, and damages shards.
 """
 
+import functools
 import hashlib
 import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
+from unittest import mock
 
 import greenlet
 
+from rollout import sealed
 from rollout.claims import Assignment, ClaimBoard
 from schemas import keys
-from schemas.errors import Fenced, HeadraceError
+from schemas.errors import Fenced, HeadraceError, RunStopped
+from schemas.ledger import decode
 from schemas.manifest import WeightsRef, Window
-from schemas.trajectory import Status
-from storage import audit, control
+from schemas.trajectory import Status, Trajectory
+from storage import audit, audit_log, control
 from storage.memory import MemoryStore
-from storage.shards import ShardWriter, WriterEnded
+from storage.objects import GenerationMismatch, ObjectExists
+from storage.shards import END_MARKER, ShardWriter, UnreadableShard, WriterEnded, decode_shard
 from support.protocol import BASE, METADATA, FakeUpdater, config, spec, trajectory
+from trainer import recovery, tail
 from trainer.learner import AgenticRLLearner
 from trainer.publish import Publisher
 
 CHAOS_ENDS = 600.0
 """Virtual seconds after which nobody is killed or frozen any more, so that every run can end."""
 DEADLINE = 6000.0
+FROZEN = (5, 40, 150, 600)
+"""The longest spans, in virtual seconds, for which an actor may stand still."""
+KILLS = {"L": (0.006, 0.003), "w": (0.002, 0.001)}
+"""By kind of actor: how probable it is that it is killed, or frozen, before or after one store call."""
+AT_THE_SWAP = 0.04
+"""How probable it is that a learner freezes between publishing a policy and moving the window to it."""
+FAILS, LOSES, DAMAGES = 0.0005, 0.01, 0.02
+"""How probable it is that a store call fails for good, that a conditional write loses its answer, that a shard rots."""
+
+remembered = functools.lru_cache(maxsize=4096)(decode_shard)
+"""A shard is read by the learner, by heirs and by the audit; decoding it once makes the simulation twice as fast."""
 
 
 class Violation(AssertionError):
     """An invariant of the protocol was broken."""
+
+
+class StoreFailed(RunStopped):
+    """The store gave up on a call: the process ends with that sentence."""
 
 
 class Clock:
@@ -65,7 +87,10 @@ class Actor:
         sim.clock.at(sim.random.random(), self.resume)
 
     def _run(self) -> None:
-        outcome = self._body()
+        try:
+            outcome = self._body()
+        except StoreFailed:
+            outcome = "stopped by the store"
         self.alive = False
         self.ended(outcome)
 
@@ -96,43 +121,72 @@ class SimulatedStore(MemoryStore):
         super().__init__("simulation")
         self.sim = sim
 
-    def _around(self, call: Callable[[], Any]) -> Any:
-        sim = self.sim
-        if sim.current is None:
+    def _around(self, kind: str, key: str, call: Callable[[], Any]) -> Any:
+        sim, actor = self.sim, self.sim.current
+        if actor is None:
             return call()
-        actor = sim.current
-        sim.disturb(actor)
+        sim.disturb(actor, kind, key)
         actor.sleep(sim.random.expovariate(20.0))
-        result, error = None, None
+        self._fail(actor)
         try:
-            result = call()
-        except HeadraceError as failure:
-            error = failure
-        sim.disturb(actor)
-        actor.sleep(0.001)
-        if error is not None:
-            raise error
-        return result
+            return call()
+        finally:
+            if actor.alive:
+                sim.disturb(actor, "", key)
+
+    def _fail(self, actor: Actor) -> None:
+        """Maybe give up, as a store does whose retries have run into their deadline."""
+        if self.sim.luck() < FAILS:
+            self.sim.counts["store failed"] += 1
+            raise StoreFailed(f"the store failed for {actor.name}")
 
     def put(self, key: str, data: bytes) -> int:
-        return self._around(lambda: super(SimulatedStore, self).put(key, data))
+        return self._around("put", key, lambda: super(SimulatedStore, self).put(key, data))
 
     def create(self, key: str, data: bytes) -> int:
-        return self._around(lambda: self._noted(key, lambda: super(SimulatedStore, self).create(key, data)))
+        def write() -> int:
+            generation = super(SimulatedStore, self).create(key, data)
+            return self._answered(key, data, generation, ObjectExists)
+
+        return self._around("create", key, write)
 
     def swap(self, key: str, data: bytes, generation: int) -> int:
-        return self._around(lambda: self._noted(key, lambda: super(SimulatedStore, self).swap(key, data, generation)))
+        def write() -> int:
+            written = super(SimulatedStore, self).swap(key, data, generation)
+            return self._answered(key, data, written, GenerationMismatch)
+
+        return self._around("swap", key, write)
 
     def get(self, key: str) -> Any:
-        return self._around(lambda: super(SimulatedStore, self).get(key))
+        return self._around("get", key, lambda: super(SimulatedStore, self).get(key))
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> Any:
-        return self._around(lambda: super(SimulatedStore, self).list(prefix, after, limit))
+        return self._around("list", prefix, lambda: super(SimulatedStore, self).list(prefix, after, limit))
 
-    def _noted(self, key: str, write: Callable[[], int]) -> int:
-        generation = write()
+    def _answered(self, key: str, data: bytes, generation: int, lost: type[HeadraceError]) -> int:
+        """The write took effect; its answer may get lost. The store's client then repeats the call and reads back."""
         self.sim.written(key)
+        if self.sim.luck() < LOSES:
+            self.sim.counts["answer lost"] += 1
+            self._fail_late()
+            self.sim.current.sleep(self.sim.random.expovariate(0.2))
+            if self._objects[key].data != data:
+                raise lost(f"{key} was overwritten before its writer heard of it")
+            return self._objects[key].generation
+        if key.endswith(".arrow") and "/trajectories/" in key and data != END_MARKER and self.sim.luck() < DAMAGES:
+            self.sim.counts["shard damaged"] += 1
+            self.damage(key)
         return generation
+
+    def _fail_late(self) -> None:
+        """One lost answer in four is never repeated."""
+        if self.sim.random.random() < 0.25:
+            raise StoreFailed("the answer to a write got lost")
+
+    def damage(self, key: str) -> None:
+        """Cut an object short where it lies."""
+        stored = self._objects[key]
+        self._objects[key] = type(stored)(stored.data[: len(stored.data) // 2], stored.generation)
 
 
 class Simulation:
@@ -160,26 +214,34 @@ class Simulation:
         self.finished, self.counts, self._names = False, Counter(), itertools.count()
         self._learners: set[str] = set()
         self._claimed: set[int] = set()
+        self._ended: set[int] = set()
+        self._records = 0
         self._newest: tuple[int, int] = (-1, -1)
         self._wanted = r.choice([1, 2, 3])
         self._workers = 0
 
     # -- accidents --------------------------------------------------------------------------------------------
 
-    def disturb(self, actor: Actor) -> None:
+    def luck(self) -> float:
+        """Even in [0, 1) where there is chaos, rarely small where there is less, never where there is none."""
+        if self.clock.now > CHAOS_ENDS or not self.chaos or self.current is None:
+            return 1.0
+        return self.random.random() / self.chaos
+
+    def disturb(self, actor: Actor, kind: str, key: str) -> None:
         """Maybe kill or freeze the actor that is about to call the store, or just has."""
-        if self.clock.now > CHAOS_ENDS or not self.chaos:
-            return
         learner = actor.name.startswith("L")
-        kill, freeze = (0.006, 0.003) if learner else (0.002, 0.001)
-        luck = self.random.random() / self.chaos
+        kill, freeze = KILLS[actor.name[0]]
+        if kind == "swap" and learner:
+            freeze = AT_THE_SWAP
+        luck = self.luck()
         if luck < kill:
             self.counts[f"{actor.name[0]} killed"] += 1
             actor.kill()
         elif luck < kill + freeze:
             self.counts[f"{actor.name[0]} frozen"] += 1
             self.clock.at(self.random.uniform(1, 30), self.start_learner if learner else self.start_worker)
-            actor.sleep(self.random.choice([5, 40, 150, 600]) * self.random.random())
+            actor.sleep(self.random.choice(FROZEN) * self.random.random())
 
     # -- actors -----------------------------------------------------------------------------------------------
 
@@ -217,7 +279,7 @@ class Simulation:
             report=lambda *_, **__: None,
             clock=lambda: self.clock.now,
             wall=lambda: self.clock.now,
-            sleep=lambda seconds: actor.sleep(max(seconds, 0.5)),
+            sleep=lambda seconds: actor.sleep(max(seconds, 1.0)),
         )
         try:
             return learner.run()
@@ -255,24 +317,25 @@ class Simulation:
 
     def _check_claims(self) -> None:
         rl = self.run_config.rl
-        ended = self._ended()
+        self._read_ledger()
         bound = (rl.max_staleness + 1) * rl.groups_per_batch
-        if len(self._claimed - ended) > bound:
-            raise Violation(f"{len(self._claimed - ended)} groups are claimed and open, the bound is {bound}")
+        if len(self._claimed - self._ended) > bound:
+            raise Violation(f"{len(self._claimed - self._ended)} groups are claimed and open, the bound is {bound}")
 
-    def _ended(self) -> set[int]:
-        from schemas.ledger import decode
-
-        found: set[int] = set()
-        for index in itertools.count():
-            stored = self.store._objects.get(keys.ledger(BASE, index))
-            if stored is None:
-                return found
-            found.update(decode(stored.data).ended_groups())
-        return found
+    def _read_ledger(self) -> None:
+        while (stored := self.store._objects.get(keys.ledger(BASE, self._records))) is not None:
+            self._ended.update(decode(stored.data).ended_groups())
+            self._records += 1
 
     def run(self) -> Counter:
         """Run to the end of the run and some time beyond, so that zombies wake; then audit everything."""
+        with ExitStack() as stack:
+            for module in (tail, sealed, recovery, audit_log):
+                stack.enter_context(mock.patch.object(module, "decode_shard", remembered))
+            self._run()
+        return self.counts
+
+    def _run(self) -> None:
         self._actors: list[Actor] = []
         self.store.create(keys.spec(BASE), spec(self.run_config).to_bytes())
         self.start_learner()
@@ -287,7 +350,6 @@ class Simulation:
             pass
         self.current = None
         self.check()
-        return self.counts
 
     def _step(self) -> bool:
         self.current = None
@@ -300,6 +362,18 @@ class Simulation:
             raise Violation(f"seed {self.seed}: {found.violations[0]}")
         (stage,) = found.stages
         self.counts.update(stage.dispositions)
+        if self.counts["unused"]:
+            raise Violation(f"seed {self.seed}: {self.counts['unused']} rows were left over at the end")
+        ids = Counter(row.id for row in self.stored())
+        if ids and (most := ids.most_common(1)[0])[1] > 1:
+            raise Violation(f"seed {self.seed}: the id {most[0]} was used {most[1]} times")
+
+    def stored(self) -> Iterator[Trajectory]:
+        """Every row that can be read."""
+        for key in self.store.list(f"{BASE}/trajectories/"):
+            data = self.store.get(key).data
+            with suppress(UnreadableShard):
+                yield from [] if data == END_MARKER else remembered(data)[1]
 
 
 class SimulatedWorker:
@@ -348,7 +422,7 @@ class SimulatedWorker:
         self.land(window)
         if window.closed:
             return True
-        self.board.watch(window)
+        self.board.watch(window, {group for group, _ in self.flying})
         if window.version > self.version:
             self.actor.sleep(self.random.expovariate(0.5))
             self.version = window.version
