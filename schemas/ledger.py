@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from schemas import checksum
 from schemas.version import SCHEMA_VERSION
 
 
@@ -135,7 +136,7 @@ def encode(record: Record) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return checksum.stamp(sink.getvalue().to_pybytes())
 
 
 def decode(data: bytes) -> Record:
@@ -147,17 +148,18 @@ def decode(data: bytes) -> Record:
 def decode_table(data: bytes) -> tuple[RecordMetadata, pa.Table]:
     """A record as a table of `COLUMNS`, for readers of many records. ValueError as `decode`."""
     try:
-        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-        table.validate(full=True)
-        raw: dict[str, Any] = json.loads((table.schema.metadata or {})[_METADATA])
+        file = pa.ipc.open_file(pa.py_buffer(data))
+        raw: dict[str, Any] = json.loads((file.schema.metadata or {})[_METADATA])
     except (pa.ArrowException, KeyError, ValueError, OSError) as error:
         raise ValueError(f"is no ledger record ({error})") from error
     if raw.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(
             f"was written with schema version {raw.get('schema_version')}, this program reads {SCHEMA_VERSION}"
         )
+    if not checksum.holds(data, file.schema.metadata):
+        raise ValueError("is damaged: its checksum does not fit")
     try:
-        metadata = RecordMetadata(**raw)
+        metadata, table = RecordMetadata(**raw), file.read_all()
     except TypeError as error:
         raise ValueError(f"has fields that this schema version does not know ({error})") from error
     if not table.schema.equals(COLUMNS, check_metadata=False):
@@ -175,4 +177,5 @@ def _columns(rows: Sequence[LedgerRow]) -> dict[str, list[Any]]:
 
 
 def _metadata(metadata: RecordMetadata) -> dict[bytes, bytes]:
-    return {_METADATA: json.dumps(asdict(metadata), sort_keys=True, separators=(",", ":")).encode()}
+    text = json.dumps(asdict(metadata), sort_keys=True, separators=(",", ":"))
+    return {_METADATA: text.encode(), checksum.KEY: checksum.BLANK}

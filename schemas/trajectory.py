@@ -10,11 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from schemas import checksum
+from schemas.columns import list_array, number_tuples, objects, struct_lists, struct_tuples
 from schemas.version import SCHEMA_VERSION
 
 
@@ -168,7 +171,10 @@ class ShardMetadata:
     schema_version: int = SCHEMA_VERSION
 
     def encode(self) -> dict[bytes, bytes]:
-        return {f"headrace.{k}".encode(): str(v).encode() for k, v in asdict(self).items()}
+        """With room for the file's checksum."""
+        return {f"headrace.{k}".encode(): str(v).encode() for k, v in asdict(self).items()} | {
+            checksum.KEY: checksum.BLANK
+        }
 
     @classmethod
     def decode(cls, raw: Mapping[bytes, bytes] | None) -> "ShardMetadata":
@@ -179,22 +185,34 @@ class ShardMetadata:
 
 def to_table(rows: Sequence[Trajectory], metadata: ShardMetadata) -> pa.Table:
     """The rows as an Arrow table with the shard's schema and metadata."""
-    columns: dict[str, list[Any]] = {f.name: [getattr(r, f.name) for r in rows] for f in fields(Trajectory)}
-    columns["turns"] = [[asdict(t) for t in r.turns] for r in rows]
-    columns["components"] = [[{"name": n, "value": v} for n, v in r.components] for r in rows]
+    columns = [_column(rows, field) for field in COLUMNS]
     return pa.table(columns, schema=COLUMNS.with_metadata(metadata.encode()))
 
 
+def _column(rows: Sequence[Trajectory], field: pa.Field) -> pa.Array:
+    values = list(map(attrgetter(field.name), rows))
+    if field.name == "turns":
+        return struct_lists([[_turn(t) for t in turns] for turns in values], _TURN)
+    if field.name == "components":
+        return struct_lists(values, _COMPONENT)
+    return list_array(values, field.type.value_type) if pa.types.is_list(field.type) else pa.array(values, field.type)
+
+
+_turn = attrgetter(*_TURN.names)
+
+
 def from_table(table: pa.Table) -> list[Trajectory]:
-    """The table's rows; the inverse of `to_table`."""
-    return [_row(r) for r in table.to_pylist()]
+    """The table's rows; the inverse of `to_table`. The table has the columns of `COLUMNS` and no empty cell."""
+    return objects(Trajectory, COLUMNS.names, [_values(c, f) for c, f in zip(table.columns, COLUMNS, strict=True)])
 
 
-def _row(raw: dict[str, Any]) -> Trajectory:
-    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-    plain["turns"] = tuple(Turn(**t) for t in raw["turns"])
-    plain["components"] = tuple((c["name"], c["value"]) for c in raw["components"])
-    return Trajectory(**plain)
+def _values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
+    """A Python value for each row."""
+    if field.name == "turns":
+        return struct_tuples(column, lambda names, columns: objects(Turn, names, columns))
+    if field.name == "components":
+        return struct_tuples(column, lambda _, columns: list(zip(*columns, strict=True)))
+    return number_tuples(column) if pa.types.is_list(field.type) else column.to_pylist()
 
 
 _ARRAYS = {
@@ -205,6 +223,7 @@ _ARRAYS = {
     "versions": "<i4",
     "segment_starts": "<i4",
 }
+_SCALARS = [name for name in COLUMNS.names if name not in (*_ARRAYS, "turns", "components")]
 
 
 def row_digest(row: Trajectory) -> str:
@@ -212,9 +231,11 @@ def row_digest(row: Trajectory) -> str:
 
     Floats are float32 where the column is, so that a row read back from a shard has the digest it had when written.
     """
-    scalars = {f.name: getattr(row, f.name) for f in fields(row) if f.name not in (*_ARRAYS, "turns", "components")}
+    scalars = {name: getattr(row, name) for name in _SCALARS}
     scalars["reward"] = float(np.float32(row.reward))
-    scalars["turns"] = [asdict(t) | {"reward": float(np.float32(t.reward))} for t in row.turns]
+    scalars["turns"] = [
+        dict(zip(_TURN.names, _turn(t), strict=True)) | {"reward": float(np.float32(t.reward))} for t in row.turns
+    ]
     scalars["components"] = [[n, float(np.float32(v))] for n, v in row.components]
     out = hashlib.sha256(json.dumps(scalars, sort_keys=True, separators=(",", ":")).encode())
     for name, dtype in _ARRAYS.items():

@@ -39,7 +39,7 @@ class Patience:
     A pause is drawn between 0 and its length, so that callers who failed together don't come back together.
     """
 
-    deadline: float = 120.0
+    deadline: float = 50.0
     first: float = 0.5
     longest: float = 16.0
     silence: float = 30.0

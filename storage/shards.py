@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from schemas import keys
+from schemas import checksum, keys
 from schemas.errors import HeadraceError
 from schemas.trajectory import COLUMNS, ShardMetadata, Trajectory, from_table, to_table
 from schemas.version import SCHEMA_VERSION
@@ -37,7 +37,7 @@ def encode_shard(rows: Sequence[Trajectory], metadata: ShardMetadata) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
-    return sink.getvalue().to_pybytes()
+    return checksum.stamp(sink.getvalue().to_pybytes())
 
 
 def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
@@ -49,9 +49,8 @@ def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
 def decode_table(data: bytes) -> tuple[ShardMetadata, pa.Table]:
     """Metadata and rows of a shard as columns, for readers that want few of them; UnreadableShard as `decode_shard`."""
     try:
-        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
-        table.validate(full=True)
-        metadata = ShardMetadata.decode(table.schema.metadata)
+        file = pa.ipc.open_file(pa.py_buffer(data))
+        metadata = ShardMetadata.decode(file.schema.metadata)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableShard(f"truncated or damaged: {error}") from error
     except (KeyError, ValueError) as error:
@@ -60,6 +59,9 @@ def decode_table(data: bytes) -> tuple[ShardMetadata, pa.Table]:
         raise UnreadableShard(
             f"written with schema version {metadata.schema_version}, this program reads {SCHEMA_VERSION}"
         )
+    if not checksum.holds(data, file.schema.metadata):
+        raise UnreadableShard("truncated or damaged: its checksum does not fit")
+    table = file.read_all()
     if not table.schema.equals(COLUMNS, check_metadata=False):
         raise UnreadableShard("its columns are not those of a shard")
     if any(_has_nulls(chunk) for column in table.columns for chunk in column.chunks):

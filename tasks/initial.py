@@ -3,9 +3,11 @@
 A weights folder is copied into the store under the digest of its files; a checkpoint or the champion is there already.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from schemas import keys
 from schemas.config import Run
@@ -48,6 +50,18 @@ def resolve(request: Request) -> tuple[WeightsRef | None, tuple[Parent, ...]]:
         return weights, (_parent("checkpoint", path, weights),)
     weights = _import(store, path, request.folder)
     return weights, (_parent("weights", path, weights),)
+
+
+def read_config_json(request: Request) -> dict[str, Any] | None:
+    """The `config.json` of the weights that the request starts from; None where they are made from scratch."""
+    path, store = request.config.model.path, request.store
+    if path is None or (path == "champion" and read_champion(store, request.config) is None):
+        return None
+    if path == "champion" or _CHECKPOINT.fullmatch(path):
+        weights, _ = resolve(request)
+        return json.loads(store.get(f"{weights.prefix}/config.json").data) if weights else None
+    _, read = _folder(path, request.folder)
+    return json.loads(read("config.json"))
 
 
 def read_channel(store: ObjectStore, config: Run) -> tuple[Channel, int]:

@@ -2,6 +2,8 @@
 
 import argparse
 
+from storage.objects import write_pause
+from tasks import traffic
 from tasks.environment import check_environment
 from tasks.initial import check_initial
 from tasks.record import read_run
@@ -14,3 +16,5 @@ def main(args: argparse.Namespace) -> None:
     read_run(request.store, request.run)
     check_environment(request)
     print(f"{args.config} is valid: run {request.run} in {request.store.url}")
+    if pause := write_pause(request.store):
+        print(traffic.sentence(traffic.estimate(request.config, traffic.parameters(request), pause=pause)))

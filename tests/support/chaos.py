@@ -279,7 +279,8 @@ class Chaos:
         return self.said(self.driver)
 
     def replayed(self) -> dict[str, Any]:
-        """The digests that retraining by the ledger alone gives in a process of its own."""
-        process = self._start("support.replayed", "--root", self.root, "--base", self.base())
+        """What `headrace audit replay` says of the last checkpoint, retrained from version 0 by the ledger alone."""
+        last = f"{RUN}@{self.steps}"
+        process = self._start("headrace", "audit", "replay", last, "--from-start", "--json", "--root", self.root)
         assert process.wait(PATIENCE) == 0, self.said(process)
-        return json.loads(self.said(process).strip().splitlines()[-1])
+        return json.loads(self.said(process))

@@ -23,7 +23,7 @@ from rollout.claims import Assignment, ClaimBoard
 from schemas import keys
 from schemas.errors import Fenced, HeadraceError, RunStopped
 from schemas.ledger import decode
-from schemas.manifest import WeightsRef, Window
+from schemas.manifest import WeightsRef, Window, WorkerState
 from schemas.trajectory import Status, Trajectory
 from storage import audit, audit_log, control
 from storage.memory import MemoryStore
@@ -362,8 +362,9 @@ class Simulation:
             raise Violation(f"seed {self.seed}: {found.violations[0]}")
         (stage,) = found.stages
         self.counts.update(stage.dispositions)
-        if self.counts["unused"]:
-            raise Violation(f"seed {self.seed}: {self.counts['unused']} rows were left over at the end")
+        for ending, words in (("unused", "left over at the end"), ("stale", "dropped as stale")):
+            if self.counts[ending]:
+                raise Violation(f"seed {self.seed}: {self.counts[ending]} rows were {words}")
         ids = Counter(row.id for row in self.stored())
         if ids and (most := ids.most_common(1)[0])[1] > 1:
             raise Violation(f"seed {self.seed}: the id {most[0]} was used {most[1]} times")
@@ -401,8 +402,7 @@ class SimulatedWorker:
 
     def run(self) -> str:
         sim = self.sim
-        state = control.register_worker(sim.store, BASE, worker=self.name, host="h", pid=1)
-        beaten = sim.clock.now
+        state, beaten = self.register(), sim.clock.now
         try:
             while True:
                 if sim.clock.now - beaten > 5:
@@ -416,6 +416,9 @@ class SimulatedWorker:
                 self.actor.sleep(0.5 + self.random.random() / 2)
         except WriterEnded:
             return "ended"
+
+    def register(self) -> WorkerState:
+        return control.register_worker(self.sim.store, BASE, worker=self.name, host="h", pid=1)
 
     def round(self, window: Window) -> bool:
         """One look at everything; True when the window has closed."""

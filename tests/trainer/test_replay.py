@@ -8,12 +8,13 @@ from support.protocol import BASE, NUMERICS, FakeUpdater, config, spec
 from support.real_stage import lay_out, small, train
 
 from schemas import keys
-from schemas.errors import AuditViolation, RequestError
+from schemas.errors import AuditViolation, RequestError, RunStopped
 from schemas.manifest import CheckpointManifest, PolicyManifest, Probe
 from storage.folder import FolderStore
 from storage.memory import MemoryStore
 from storage.shards import decode_shard, encode_shard
 from tasks import replay as task
+from tasks.children import Outcome
 from trainer.replay_process import replay_checkpoint
 
 
@@ -101,6 +102,17 @@ def test_a_real_checkpoint_is_replayed_in_a_process_of_its_own(tmp_path):
     assert (found["checkpoint"], found["start"], found["records"]) == ("test@3", 2, 1)
     assert found["bitwise"] and found["rows"] > 0
     assert [e["step"] for e in events if e["event"] == "replayed"] == [3]
-    change_manifest(store, 3, params_sha256="f" * 64)
-    with pytest.raises(AuditViolation, match="gave other parameters"):
-        task.replay(store, "test", 3, from_start=False, on_event=events.append)
+
+
+@pytest.mark.parametrize(("code", "error"), [(3, AuditViolation), (2, RequestError), (1, RunStopped)])
+def test_how_the_process_ends_is_how_the_audit_ends(tmp_path, monkeypatch, code, error):
+    store = FolderStore(tmp_path)
+    finished(store)
+
+    def child(command, on_event, **_):
+        on_event({"event": "error", "message": "so it is", "exit_code": code})
+        return Outcome(code, "so it is", refused=code == 2)
+
+    monkeypatch.setattr(task, "run_child", child)
+    with pytest.raises(error, match="so it is"):
+        task.replay(store, "test", STEPS, from_start=False, on_event=lambda event: None)
