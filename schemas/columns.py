@@ -38,7 +38,7 @@ def number_tuples(column: pa.ChunkedArray) -> list[tuple[Any, ...]]:
     code = "?" if pa.types.is_boolean(column.type.value_type) else "f" if _is_float(column) else "i"
     size, rows = struct.calcsize(f"<{code}"), []
     for chunk in column.chunks:
-        values = np.ascontiguousarray(chunk.flatten().to_numpy(zero_copy_only=False)).view(np.uint8)
+        values = chunk.flatten().to_numpy(zero_copy_only=False).tobytes()
         first, *ends = chunk.offsets.to_pylist()
         rows += [struct.unpack_from(f"<{b - a}{code}", values, (a - first) * size) for a, b in pairwise([first, *ends])]
     return rows

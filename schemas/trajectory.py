@@ -212,7 +212,12 @@ def _values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
         return struct_tuples(column, lambda names, columns: objects(Turn, names, columns))
     if field.name == "components":
         return struct_tuples(column, lambda _, columns: list(zip(*columns, strict=True)))
-    return number_tuples(column) if pa.types.is_list(field.type) else column.to_pylist()
+    if field.name in _LONG:
+        return number_tuples(column)
+    return list(map(tuple, column.to_pylist())) if pa.types.is_list(field.type) else column.to_pylist()
+
+
+_LONG = ("tokens", "mask", "logprobs")
 
 
 _ARRAYS = {

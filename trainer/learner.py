@@ -14,7 +14,7 @@ from schemas.config import Run
 from schemas.digest import digest
 from schemas.errors import RunStopped
 from schemas.ledger import Disposition, Kind, LedgerRow, Record, RecordMetadata
-from schemas.manifest import PolicyManifest, Probe, RLSpec
+from schemas.manifest import PolicyManifest, RLSpec
 from storage import ledger
 from storage.ledger import Entry
 from storage.objects import ObjectStore, write_pause
@@ -32,8 +32,6 @@ from trainer.updater import Updater
 from trainer.window import WindowWriter
 
 Report = Callable[..., None]
-REPLAY_TOLERANCE = 1e-3
-"""Largest difference of probe log-probs that replay in another numerics environment may show."""
 
 
 class AgenticRLLearner:
@@ -99,26 +97,9 @@ class AgenticRLLearner:
         version = entry.record.metadata.version + 1
         standing = self.publisher.read(version)
         if standing is not None and standing.dtype == "float32":
-            self._compare(standing)
-
-    def _compare(self, standing: PolicyManifest) -> None:
-        """The first published policy stands: what replay gives must be it, to the bit in the same environment."""
-        found = self.updater.params_digest()
-        if found == standing.weights.sha256:
-            return
-        if standing.numerics == self.updater.numerics():
-            raise RunStopped(
-                f"replaying {self.base} gave other weights for policy {standing.version} ({found[:12]}) than were "
-                f"published ({standing.weights.sha256[:12]}): run `headrace audit verify`, something was changed"
-            )
-        gap = probe_gap(standing.probe, self.updater.probe())
-        if not gap <= REPLAY_TOLERANCE:
-            raise RunStopped(
-                f"replaying {self.base} on another machine gave policy {standing.version} log-probs that are {gap:.1e} "
-                f"off its probe, more than {REPLAY_TOLERANCE:g}: resume with the cores, devices and jax version that "
-                f"its manifest records"
-            )
-        self._report("log", message=f"policy {standing.version} replayed within {gap:.1e} of its probe, not to the bit")
+            remark = recovery.compare(self.base, standing, self.updater)
+            if remark:
+                self._report("log", message=remark)
 
     # -- the wheel --------------------------------------------------------------------------------------------
 
@@ -153,6 +134,11 @@ class AgenticRLLearner:
         return True
 
     def _deliver(self, row: Row) -> None:
+        newest = row.trajectory.newest_version
+        if newest > self.progress.version:
+            reason = f"policy {newest} sampled it, which this run had not reached"
+            self.assembler.aside.append((row, Disposition.SUPERSEDED, reason))
+            return
         self.assembler.add(row, ended=self.progress.is_ended(row.trajectory.group))
 
     def _step(self, selection: Selection) -> None:
@@ -293,8 +279,10 @@ class AgenticRLLearner:
         """Wait until no worker beats any more; False if asked to stop meanwhile."""
         while not self._stop():
             self.tail.poll(self._deliver)
-            self.watch.refresh([], self.tail)
             self._report("closing", workers=len(self.tail.workers))
+            if all(worker.state.state == "left" for worker in self.tail.refresh()):
+                return True
+            self.watch.refresh([], self.tail)
             if not self.watch.anyone_alive():
                 return True
             self._sleep(min(0.1, self.config.rollout.lease_seconds / 8))
@@ -311,13 +299,6 @@ class AgenticRLLearner:
     def _empty_cause(self, rows: tuple[LedgerRow, ...]) -> str:
         reasons = [r.reason for r in rows if r.reason] or ["no group could be trained"]
         return f"{self.progress.empty_steps} steps in a row had nothing to train; the last ended because: {reasons[-1]}"
-
-
-def probe_gap(a: Probe, b: Probe) -> float:
-    """Largest difference between two probes' log-probs of the same tokens; infinite where the tokens differ."""
-    if a.tokens != b.tokens:
-        return float("inf")
-    return max((abs(x - y) for x, y in zip(a.logprobs, b.logprobs, strict=True)), default=0.0)
 
 
 def _places(rows: tuple[LedgerRow, ...]) -> list[tuple[str, int, int]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from schemas import keys
 from schemas.errors import LogDamaged
 from schemas.ledger import LedgerRow
-from schemas.manifest import CheckpointManifest
+from schemas.manifest import CheckpointManifest, PolicyManifest, Probe
 from schemas.trajectory import row_digest
 from storage.ledger import Entry, read_entry
 from storage.objects import ObjectStore, find
@@ -18,6 +18,10 @@ from storage.shards import UnreadableShard, decode_shard
 from trainer.assembler import Row
 from trainer.progress import Bounds, Progress
 from trainer.record import StepRows
+from trainer.updater import Updater
+
+REPLAY_TOLERANCE = 1e-3
+"""Largest difference of probe log-probs that replay in another numerics environment may show."""
 
 
 def newest_checkpoint(store: ObjectStore, base: str) -> CheckpointManifest | None:
@@ -99,3 +103,33 @@ def replay(
         progress.apply(entry.record, entry.digest, bounds)
         count += 1
     return count
+
+
+def compare(base: str, standing: PolicyManifest, updater: Updater) -> str:
+    """The first published policy stands: what replay gives must be it, to the bit in the same numerics environment.
+
+    Returns a remark where it was computed elsewhere and agrees within the tolerance; RunStopped where it does not.
+    """
+    found = updater.params_digest()
+    if found == standing.weights.sha256:
+        return ""
+    if standing.numerics == updater.numerics():
+        raise RunStopped(
+            f"replaying {base} gave other weights for policy {standing.version} ({found[:12]}) than were published "
+            f"({standing.weights.sha256[:12]}): run `headrace audit verify`, something was changed"
+        )
+    gap = probe_gap(standing.probe, updater.probe())
+    if not gap <= REPLAY_TOLERANCE:
+        raise RunStopped(
+            f"replaying {base} on another machine gave policy {standing.version} log-probs that are {gap:.1e} off its "
+            f"probe, more than {REPLAY_TOLERANCE:g}: resume with the cores, devices and jax version that its manifest "
+            f"records"
+        )
+    return f"policy {standing.version} was replayed within {gap:.1e} of its probe, not to the bit: other cores or jax"
+
+
+def probe_gap(a: Probe, b: Probe) -> float:
+    """Largest difference between two probes' log-probs of the same tokens; infinite where the tokens differ."""
+    if a.tokens != b.tokens:
+        return float("inf")
+    return max((abs(x - y) for x, y in zip(a.logprobs, b.logprobs, strict=True)), default=0.0)

@@ -16,11 +16,10 @@ from storage.ledger import Entry
 from storage.objects import ObjectStore, find
 from storage.open import open_store
 from storage.process import emit, run_process
-from trainer.learner import REPLAY_TOLERANCE, probe_gap
 from trainer.numerics import bind_cores
 from trainer.progress import Bounds, Progress, from_checkpoint
 from trainer.record import StepRows
-from trainer.recovery import replay
+from trainer.recovery import REPLAY_TOLERANCE, probe_gap, replay
 from trainer.updater import Updater
 
 

@@ -88,7 +88,7 @@ def rule_3_episodes_start_with_the_windows_policy(patch):
     patch.setattr(SimulatedWorker, "round", old)
 
 
-@rule("worker ids must be unique", 0)
+@rule("worker ids must be unique|stuck", 0)
 def rule_4_a_workers_id_is_new(patch):
     begin = SimulatedWorker.__init__
     patch.setattr(SimulatedWorker, "__init__", lambda self, sim, name: begin(self, sim, f"w{int(name[1:]) % 3}"))
@@ -125,7 +125,7 @@ def rule_5_past_the_takeover_limit_the_learner_ends_the_group(patch):
     patch.setattr(ClaimWatch, "overdue", lambda self, group: "")
 
 
-@rule("was used", 0)
+@rule("stands twice", 0)
 def rule_5_takeover_is_a_compare_and_swap(patch):
     def take(store, base, claim, generation, worker):
         new = {"owner": worker, "owners": (*claim.owners, worker), "takeovers": claim.takeovers + 1}
@@ -136,7 +136,7 @@ def rule_5_takeover_is_a_compare_and_swap(patch):
     patch.setattr(control, "take_over", take)
 
 
-@rule("was used", 0)
+@rule("stands twice", 0)
 def rule_5_takeover_keeps_the_count(patch):
     def forget(self, window):
         found = take(self, window)
@@ -146,7 +146,7 @@ def rule_5_takeover_keeps_the_count(patch):
     patch.setattr(ClaimBoard, "_take_over", forget)
 
 
-@rule("were played though sealed", 0)
+@rule("though it was sealed", 0)
 def rule_5_the_taker_makes_only_what_is_missing(patch):
     patch.setattr(SealedSamples, "settled", lambda self, group, owners: set())
 
@@ -226,7 +226,7 @@ def rule_14_batches_are_ordered_by_group_and_sample(patch):
     patch.setattr(Group, "survivors", lambda self: list(self.samples.values()))
 
 
-@rule("", 0)
+@rule("hash chain", 0)
 def rule_15_the_loser_of_a_record_stops(patch):
     def adopt(store, base, index, record):
         try:
@@ -238,7 +238,7 @@ def rule_15_the_loser_of_a_record_stops(patch):
     patch.setattr(storage.ledger, "append", adopt)
 
 
-@rule("was used", 0)
+@rule("stands twice", 0)
 def rule_15_claims_are_never_deleted(patch):
     def end(self, rows, kind, *, updates):
         append(self, rows, kind, updates=updates)
@@ -249,7 +249,7 @@ def rule_15_claims_are_never_deleted(patch):
     patch.setattr(AgenticRLLearner, "_append", end)
 
 
-@rule("stuck", 0)
+@rule("stuck|no published policy", 0)
 def rule_17_recovery_publishes_and_moves_the_window_first(patch):
     publish, move = AgenticRLLearner._publish, WindowWriter.move
 
@@ -264,7 +264,7 @@ def rule_17_recovery_publishes_and_moves_the_window_first(patch):
     patch.setattr(WindowWriter, "move", lazily)
 
 
-@rule("", 0)
+@rule("no end marker", 0)
 def rule_18_an_end_marker_closes_every_log(patch):
     patch.setattr(ShardTail, "mark_ends", lambda self: True)
 

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 from unittest import mock
@@ -24,10 +24,10 @@ from schemas import keys
 from schemas.errors import Fenced, HeadraceError, RunStopped
 from schemas.ledger import decode
 from schemas.manifest import WeightsRef, Window, WorkerState
-from schemas.trajectory import Status, Trajectory
+from schemas.trajectory import Status
 from storage import audit, audit_log, control
 from storage.memory import MemoryStore
-from storage.objects import GenerationMismatch, ObjectExists
+from storage.objects import GenerationMismatch, ObjectExists, Stored
 from storage.shards import END_MARKER, ShardWriter, UnreadableShard, WriterEnded, decode_shard
 from support.protocol import BASE, METADATA, FakeUpdater, config, spec, trajectory
 from trainer import recovery, tail
@@ -36,14 +36,14 @@ from trainer.publish import Publisher
 
 CHAOS_ENDS = 600.0
 """Virtual seconds after which nobody is killed or frozen any more, so that every run can end."""
-DEADLINE = 6000.0
+DEADLINE = 3000.0
 FROZEN = (5, 40, 150, 600)
 """The longest spans, in virtual seconds, for which an actor may stand still."""
 KILLS = {"L": (0.006, 0.003), "w": (0.002, 0.001)}
 """By kind of actor: how probable it is that it is killed, or frozen, before or after one store call."""
 AT_THE_SWAP = 0.04
 """How probable it is that a learner freezes between publishing a policy and moving the window to it."""
-FAILS, LOSES, DAMAGES = 0.0005, 0.01, 0.02
+FAILS, LOSES, DAMAGES = 0.0005, 0.01, 0.04
 """How probable it is that a store call fails for good, that a conditional write loses its answer, that a shard rots."""
 
 remembered = functools.lru_cache(maxsize=4096)(decode_shard)
@@ -165,28 +165,30 @@ class SimulatedStore(MemoryStore):
 
     def _answered(self, key: str, data: bytes, generation: int, lost: type[HeadraceError]) -> int:
         """The write took effect; its answer may get lost. The store's client then repeats the call and reads back."""
-        self.sim.written(key)
-        if self.sim.luck() < LOSES:
-            self.sim.counts["answer lost"] += 1
-            self._fail_late()
-            self.sim.current.sleep(self.sim.random.expovariate(0.2))
-            if self._objects[key].data != data:
-                raise lost(f"{key} was overwritten before its writer heard of it")
-            return self._objects[key].generation
-        if key.endswith(".arrow") and "/trajectories/" in key and data != END_MARKER and self.sim.luck() < DAMAGES:
-            self.sim.counts["shard damaged"] += 1
-            self.damage(key)
-        return generation
+        sim = self.sim
+        rots = key.startswith(f"{BASE}/trajectories/") and data != END_MARKER and sim.luck() < DAMAGES
+        if rots:
+            self._damage(key)
+        sim.written(key)
+        if rots or sim.luck() >= LOSES:
+            return generation
+        sim.counts["answer lost"] += 1
+        self._fail_late()
+        sim.current.sleep(sim.random.expovariate(0.2))
+        if self._objects[key].data != data:
+            raise lost(f"{key} was overwritten before its writer heard of it")
+        return self._objects[key].generation
 
     def _fail_late(self) -> None:
         """One lost answer in four is never repeated."""
         if self.sim.random.random() < 0.25:
             raise StoreFailed("the answer to a write got lost")
 
-    def damage(self, key: str) -> None:
+    def _damage(self, key: str) -> None:
         """Cut an object short where it lies."""
+        self.sim.counts["shard damaged"] += 1
         stored = self._objects[key]
-        self._objects[key] = type(stored)(stored.data[: len(stored.data) // 2], stored.generation)
+        self._objects[key] = Stored(stored.data[: len(stored.data) // 2], stored.generation)
 
 
 class Simulation:
@@ -216,6 +218,8 @@ class Simulation:
         self._claimed: set[int] = set()
         self._ended: set[int] = set()
         self._records = 0
+        self._sealed: dict[tuple[int, int], float] = {}
+        """(group, sample) → when its first successful row was sealed."""
         self._newest: tuple[int, int] = (-1, -1)
         self._wanted = r.choice([1, 2, 3])
         self._workers = 0
@@ -309,6 +313,20 @@ class Simulation:
         elif key.startswith(f"{BASE}/claims/"):
             self._claimed.add(int(key.rsplit("/", 1)[1].removesuffix(".json")))
             self._check_claims()
+        elif key.startswith(f"{BASE}/trajectories/"):
+            self._note_rows(self.store._objects[key].data)
+
+    def _note_rows(self, data: bytes) -> None:
+        with suppress(UnreadableShard):
+            for row in [] if data == END_MARKER else remembered(data)[1]:
+                if not row.failed:
+                    self._sealed.setdefault((row.group, row.sample), self.clock.now)
+
+    def check_assignment(self, assignment: Assignment, asked: float) -> None:
+        """No sample is played whose row was sealed before its group was asked for."""
+        for sample in assignment.samples:
+            if self._sealed.get((assignment.group, sample), asked) < asked:
+                raise Violation(f"sample {sample} of group {assignment.group} is played though it was sealed")
 
     def _check_window(self, window: Window) -> None:
         if (window.version, window.limit) < self._newest:
@@ -365,16 +383,6 @@ class Simulation:
         for ending, words in (("unused", "left over at the end"), ("stale", "dropped as stale")):
             if self.counts[ending]:
                 raise Violation(f"seed {self.seed}: {self.counts[ending]} rows were {words}")
-        ids = Counter(row.id for row in self.stored())
-        if ids and (most := ids.most_common(1)[0])[1] > 1:
-            raise Violation(f"seed {self.seed}: the id {most[0]} was used {most[1]} times")
-
-    def stored(self) -> Iterator[Trajectory]:
-        """Every row that can be read."""
-        for key in self.store.list(f"{BASE}/trajectories/"):
-            data = self.store.get(key).data
-            with suppress(UnreadableShard):
-                yield from [] if data == END_MARKER else remembered(data)[1]
 
 
 class SimulatedWorker:
@@ -430,9 +438,11 @@ class SimulatedWorker:
             self.actor.sleep(self.random.expovariate(0.5))
             self.version = window.version
         while len({g for g, _ in self.flying}) < self.concurrency and self.version >= window.version:
+            asked = self.sim.clock.now
             assignment = self.board.next(window)
             if assignment is None:
                 break
+            self.sim.check_assignment(assignment, asked)
             self.take_off(assignment)
         if self.writer.due(idle=not self.flying):
             self.writer.seal()

@@ -1,0 +1,120 @@
+"""Faults that others' users reported of runs that hang, starve what is slow, or learn nothing.
+
+Each test names a public report. `docs/faults.md` is the whole table.
+"""
+
+import asyncio
+import random
+import time
+
+from support.protocol import BASE, FakeWorker, config, learner, trajectory
+from support.turning import drive, finish, records
+
+from rollout.episode import Job
+from rollout.orchestrator import RolloutOrchestrator
+from schemas.data import Task
+from schemas.ledger import Disposition, Kind
+from schemas.trajectory import Status
+from storage import control
+from storage.memory import MemoryStore
+
+FLIPS = 10_000
+
+
+def begin(store, run, name="L1", **options):
+    made = learner(store, run, name, **options)
+    made.recover()
+    return made
+
+
+def ends(store):
+    """Group → (its disposition, the reason)."""
+    rows = [r for record in records(store) for r in record.rows if r.kind == Kind.GROUP]
+    return {r.group: (r.disposition, r.reason) for r in rows}
+
+
+def test_a_sample_that_never_returns_costs_its_group_a_deadline():
+    """A buffer stood at 125 of 128 for 29 hours: one worker never returned, nothing had a deadline (NovaSky-AI/SkyRL#1173)."""
+    store, run, late = MemoryStore(), config(steps=2, max_staleness=0, group_seconds=60.0), [0.0]
+    made = begin(store, run, wall=lambda: time.time() + late[0])
+    worker = FakeWorker(store, run)
+    for group in range(2):
+        control.create_claim(store, BASE, group, worker.name, 0)
+    worker.write(1, 0)
+    worker.writer.add(trajectory(0, 0))
+    worker.writer.seal()
+    assert not made.tick()
+    late[0], made.watch._next = 61.0, 0.0
+    assert made.tick()
+    assert ends(store)[1] == (Disposition.TRAINED, None)
+    assert ends(store)[0][0] == Disposition.INCOMPLETE and "not whole 60 s after its first claim" in ends(store)[0][1]
+    drive(made, [worker], 2)
+
+
+def test_a_poisoned_task_ends_once_and_is_not_drawn_again_after_a_resume():
+    """One stuck sibling wedged a step; the resume drew the same batch and wedged again (NVIDIA-NeMo/RL#3238)."""
+    store, run = MemoryStore(), config(steps=4, groups_per_batch=1, checkpoint_every=100)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    control.create_claim(store, BASE, 0, worker.name, 0)
+    for attempt in range(3):
+        worker.write(0, 0, attempt=attempt, status=Status.ENVIRONMENT_TIMEOUT, detail="step took longer")
+    drive(made, [worker], 2)
+    again = begin(store, run, "L2")
+    assert again.progress.is_ended(0) and 0 not in again.progress.open_groups()
+    drive(again, [worker], 4)
+    finish(again, [worker])
+    assert ends(store)[0][0] == Disposition.INCOMPLETE and "step took longer" in ends(store)[0][1]
+    assert sum(len(record.trained()) for record in records(store)) >= 3 * 2
+
+
+async def test_no_wake_up_is_lost_between_ten_thousand_of_them():
+    """A wake-up between a gate's set and its wait was lost, and the sampler slept for ever (NVIDIA-NeMo/RL#3410)."""
+    draw, delivered = random.Random(0), []
+
+    async def collect(job):
+        for _ in range(draw.randrange(3)):
+            await asyncio.sleep(0)
+        return trajectory(job.group, job.sample)
+
+    orchestrator = RolloutOrchestrator(collect, delivered.append, max_concurrency=5, attempts=3)
+    orchestrator.submit(Job(n, 0, 0, Task("t", "?", "!")) for n in range(FLIPS))
+    async with asyncio.timeout(120):
+        while len(delivered) < FLIPS:
+            orchestrator.fill()
+            if draw.random() < 0.2:
+                orchestrator.wake()
+            await orchestrator.wait(3600.0)
+    assert sorted(row.group for row in delivered) == list(range(FLIPS))
+
+
+def test_slow_tasks_are_trained_as_often_as_they_are_sampled():
+    """Discarding and asking again starved slow tasks of a fifth of their samples (thinking-machines-lab/tinker-cookbook#822)."""
+    store, run = MemoryStore(), config(steps=30, max_staleness=2)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    slow: dict[int, tuple[int, int]] = {}
+    for turn in range(1000):
+        window = control.read_window(store, BASE)[0]
+        for group in range(window.low, window.limit):
+            if control.create_claim(store, BASE, group, worker.name, window.version):
+                slow[group] = (turn + (9 if group % 3 == 0 else 0), window.version)
+        for group in [g for g, (due, _) in slow.items() if due <= turn]:
+            worker.write(group, slow.pop(group)[1], detail="slow" if group % 3 == 0 else "")
+        made.tick()
+        if made.progress.step == 30:
+            break
+    finish(made, [worker])
+    assert {disposition for disposition, _ in ends(store).values()} == {Disposition.TRAINED}
+    assert sorted(ends(store)) == list(range(60))
+
+
+def test_groups_go_by_number_and_not_by_the_prompt():
+    """Groups told apart by prompt tokens fell into singles with no advantage when prompts were unique (NVIDIA-NeMo/RL#4013)."""
+    store, run = MemoryStore(), config(steps=1, groups_per_batch=1, group_size=3)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    control.create_claim(store, BASE, 0, worker.name, 0)
+    for sample in range(3):
+        worker.writer.add(trajectory(0, sample, tokens=(100 + sample, 2, 3, 4), reward=float(sample == 2)))
+    worker.writer.seal()
+    assert made.tick()
+    advantages = [row.advantage for row in records(store)[0].trained()]
+    assert len(advantages) == 3 and advantages[2] > 1.0 > 0.0 > advantages[0] == advantages[1]

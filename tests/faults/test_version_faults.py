@@ -1,0 +1,107 @@
+"""Faults that others' users reported of versions: old weights served as new, staleness counted wrong.
+
+Each test names a public report. `docs/faults.md` is the whole table.
+"""
+
+import pytest
+from support.protocol import BASE, FakeWorker, config, learner, spec, trajectory
+from support.turning import drive, finish, records
+
+from schemas import keys
+from schemas.ledger import Disposition
+from schemas.manifest import PolicyManifest, Window
+from storage import audit, control
+from storage.memory import MemoryStore
+
+
+class WatchedStore(MemoryStore):
+    """Keeps every window that was ever written."""
+
+    def __init__(self):
+        super().__init__()
+        self.windows = []
+
+    def swap(self, key, data, generation):
+        if key == keys.window(BASE):
+            self.windows.append(Window.from_bytes(data, key))
+        return super().swap(key, data, generation)
+
+
+def begin(store, run, name="L1"):
+    made = learner(store, run, name)
+    made.recover()
+    return made
+
+
+def policy(store, version):
+    key = keys.policy_manifest(BASE, version)
+    return PolicyManifest.from_bytes(store.get(key).data, key)
+
+
+def test_the_first_rollout_after_a_resume_is_of_the_restored_weights():
+    """Workers that started before the restore sampled from the base model under a fresh label (huggingface/trl#5293)."""
+    store, run = MemoryStore(), config(steps=6, checkpoint_every=2)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    drive(made, [worker], 3)
+    again = learner(store, run, "L2")
+    before = control.read_window(store, BASE)[0]
+    assert policy(store, before.version).weights.sha256 == made.updater.params_digest()
+    again.recover()
+    window = control.read_window(store, BASE)[0]
+    assert window.version == again.progress.version == 3
+    assert policy(store, 3).weights.sha256 == again.updater.params_digest()
+
+
+@pytest.mark.parametrize("version", [0, 5, 50])
+def test_resuming_inflates_no_capacity(version):
+    """The capacity for rollouts grew by version x batch after a recovery (inclusionAI/AReaL#1345)."""
+    store, run = MemoryStore(), config(steps=60, groups_per_batch=1, max_staleness=2, checkpoint_every=4)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    drive(made, [worker], version)
+    again = begin(store, run, "L2")
+    window = control.read_window(store, BASE)[0]
+    assert len([g for g in range(window.low, window.limit) if g not in window.ended]) == 3
+    assert window.limit - again.progress.ended_count == 3
+
+
+def test_a_restarted_learner_never_serves_an_older_policy():
+    """A restarted trainer served the weights of step 0 again; all rollouts were stale and it hung (stanford-crfm/marin#1829)."""
+    store, run = WatchedStore(), config(steps=6, checkpoint_every=100)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    for step in range(1, 7):
+        drive(made, [worker], step)
+        made = begin(store, run, f"L{step}")
+    versions = [window.version for window in store.windows]
+    assert versions == sorted(versions) and versions[-1] == 6
+
+
+def test_rows_of_a_policy_that_the_run_has_not_reached_are_turned_away():
+    """A restored trainer trained what a dead attempt had left in storage (stanford-crfm/marin#1711)."""
+    store, run = MemoryStore("test"), config(steps=4, groups_per_batch=1, max_staleness=1)
+    store.create(keys.spec(BASE), spec(run).to_bytes())
+    made, worker, dead = begin(store, run), FakeWorker(store, run), FakeWorker(store, run, "dead")
+    for sample in range(2):
+        dead.writer.add(trajectory(0, sample, attempt=3, version=9, worker="dead"))
+        dead.writer.add(trajectory(3, sample, attempt=3, version=0, worker="dead"))
+    dead.writer.seal()
+    drive(made, [worker], 4)
+    finish(made, [worker, dead])
+    ends = {r.trajectory: (r.disposition, r.reason) for record in records(store) for r in record.rows if r.trajectory}
+    assert ends["0-0-3"] == (Disposition.SUPERSEDED, "policy 9 sampled it, which this run had not reached")
+    assert ends["3-0-3"][0] == Disposition.STALE and "updates old" in ends["3-0-3"][1]
+    assert ends["0-0-0"][0] == Disposition.TRAINED
+    assert audit.verify(store, "test").ok
+
+
+def test_versions_count_updates_and_not_publications():
+    """The version counted transfers of weights, one for each bucket, and not updates (Tencent-Hunyuan/UniRL#324)."""
+    store, run = (
+        MemoryStore(),
+        config(steps=6, groups_per_batch=1, max_staleness=2, publish_every=3, checkpoint_every=6),
+    )
+    made, worker = begin(store, run), FakeWorker(store, run)
+    drive(made, [worker], 6)
+    published = [v for v in range(7) if store.head(keys.policy_manifest(BASE, v)) is not None]
+    assert published == [0, 3, 6]
+    lags = [max(r.staleness for r in record.trained()) for record in records(store)]
+    assert lags == [0, 1, 2, 0, 1, 2] and made.updater.updates == 6
