@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from schemas import keys
-from schemas.errors import LogDamaged
+from schemas.errors import LogDamaged, RunStopped
 from schemas.ledger import LedgerRow
 from schemas.manifest import CheckpointManifest, PolicyManifest, Probe
 from schemas.trajectory import row_digest
