@@ -28,15 +28,17 @@ def begin(store, run, name="L1"):
     return made
 
 
-@pytest.mark.parametrize("seed", [3, 8, 20])
-def test_kills_skip_no_prompt_and_favour_none(seed):
-    """A data cursor that ran ahead of what was trained skipped 675 of 736 prompts, the long ones (NVIDIA-NeMo/RL#3599)."""
-    simulation = Simulation(seed)
-    counts = simulation.run()
-    assert counts["L killed"] + counts["w killed"] + counts["L frozen"] + counts["w frozen"] >= 20
-    groups = [r for record in records(simulation.store) for r in record.rows if r.kind == Kind.GROUP]
-    assert sorted(r.group for r in groups) == list(range(len(groups)))
-    assert {r.disposition for r in groups} <= {Disposition.TRAINED} | GIVEN_UP
+def test_kills_skip_no_prompt_and_favour_none():
+    """A data cursor that ran ahead skipped 675 of 736 prompts, mostly those with long answers (NVIDIA-NeMo/RL#3599)."""
+    killed = 0
+    for seed in range(20, 24):
+        simulation = Simulation(seed)
+        counts = simulation.run()
+        killed += counts["L killed"] + counts["w killed"]
+        groups = [r for record in records(simulation.store) for r in record.rows if r.kind == Kind.GROUP]
+        assert sorted(r.group for r in groups) == list(range(len(groups)))
+        assert {r.disposition for r in groups} <= {Disposition.TRAINED} | GIVEN_UP
+    assert killed >= 20
 
 
 def test_what_was_sampled_ahead_survives_a_kill():
@@ -72,7 +74,7 @@ def test_what_was_in_flight_is_played_again_to_the_last_sample():
 
 
 def test_a_slow_group_does_not_hold_back_the_place_to_resume_from():
-    """One group dropped as stale pinned the resume cursor, so that later prompts were trained twice (huggingface/trl#7274)."""
+    """A group dropped as stale pinned the cursor, so that later prompts were trained twice (huggingface/trl#7274)."""
     store, run = MemoryStore(), config(steps=75, max_staleness=4, checkpoint_every=5)
     made, worker = begin(store, run), FakeWorker(store, run)
     late = control.create_claim(store, BASE, 3, worker.name, 0)
@@ -125,7 +127,7 @@ def test_steps_are_numbered_without_gap_or_repeat_whenever_one_resumes(every):
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4, 5])
 def test_the_order_of_tasks_is_that_of_a_run_without_a_break(cut):
-    """The order of data changed after a resume, and a loader was exhausted at an epoch's end (verl-project/verl#3457)."""
+    """Data changed order after a resume, and a loader ended at an epoch's end (verl-project/verl#3457)."""
     tasks, orders = 5, []
     for store, breaks in ((MemoryStore(), ()), (MemoryStore(), (cut,))):
         run = config(steps=6)

@@ -34,7 +34,7 @@ def ends(store):
 
 
 def test_a_sample_that_never_returns_costs_its_group_a_deadline():
-    """A buffer stood at 125 of 128 for 29 hours: one worker never returned, nothing had a deadline (NovaSky-AI/SkyRL#1173)."""
+    """A buffer stood at 125 of 128 for 29 hours since one worker never returned (NovaSky-AI/SkyRL#1173)."""
     store, run, late = MemoryStore(), config(steps=2, max_staleness=0, group_seconds=60.0), [0.0]
     made = begin(store, run, wall=lambda: time.time() + late[0])
     worker = FakeWorker(store, run)
@@ -78,7 +78,7 @@ async def test_no_wake_up_is_lost_between_ten_thousand_of_them():
 
     orchestrator = RolloutOrchestrator(collect, delivered.append, max_concurrency=5, attempts=3)
     orchestrator.submit(Job(n, 0, 0, Task("t", "?", "!")) for n in range(FLIPS))
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(60):
         while len(delivered) < FLIPS:
             orchestrator.fill()
             if draw.random() < 0.2:
@@ -88,7 +88,7 @@ async def test_no_wake_up_is_lost_between_ten_thousand_of_them():
 
 
 def test_slow_tasks_are_trained_as_often_as_they_are_sampled():
-    """Discarding and asking again starved slow tasks of a fifth of their samples (thinking-machines-lab/tinker-cookbook#822)."""
+    """Discarding and asking again starved slow tasks (thinking-machines-lab/tinker-cookbook#822)."""
     store, run = MemoryStore(), config(steps=30, max_staleness=2)
     made, worker = begin(store, run), FakeWorker(store, run)
     slow: dict[int, tuple[int, int]] = {}
@@ -108,7 +108,7 @@ def test_slow_tasks_are_trained_as_often_as_they_are_sampled():
 
 
 def test_groups_go_by_number_and_not_by_the_prompt():
-    """Groups told apart by prompt tokens fell into singles with no advantage when prompts were unique (NVIDIA-NeMo/RL#4013)."""
+    """Groups told apart by their prompts fell into singles without an advantage (NVIDIA-NeMo/RL#4013)."""
     store, run = MemoryStore(), config(steps=1, groups_per_batch=1, group_size=3)
     made, worker = begin(store, run), FakeWorker(store, run)
     control.create_claim(store, BASE, 0, worker.name, 0)

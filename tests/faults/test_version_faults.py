@@ -39,7 +39,7 @@ def policy(store, version):
 
 
 def test_the_first_rollout_after_a_resume_is_of_the_restored_weights():
-    """Workers that started before the restore sampled from the base model under a fresh label (huggingface/trl#5293)."""
+    """Workers that began before the restore sampled the base model under a fresh label (huggingface/trl#5293)."""
     store, run = MemoryStore(), config(steps=6, checkpoint_every=2)
     made, worker = begin(store, run), FakeWorker(store, run)
     drive(made, [worker], 3)
@@ -65,7 +65,7 @@ def test_resuming_inflates_no_capacity(version):
 
 
 def test_a_restarted_learner_never_serves_an_older_policy():
-    """A restarted trainer served the weights of step 0 again; all rollouts were stale and it hung (stanford-crfm/marin#1829)."""
+    """A restarted trainer served step 0 again; all rollouts were stale and it hung (marin-community/marin#1829)."""
     store, run = WatchedStore(), config(steps=6, checkpoint_every=100)
     made, worker = begin(store, run), FakeWorker(store, run)
     for step in range(1, 7):
@@ -76,7 +76,7 @@ def test_a_restarted_learner_never_serves_an_older_policy():
 
 
 def test_rows_of_a_policy_that_the_run_has_not_reached_are_turned_away():
-    """A restored trainer trained what a dead attempt had left in storage (stanford-crfm/marin#1711)."""
+    """A restored trainer trained what a dead attempt had left in storage (marin-community/marin#1711)."""
     store, run = MemoryStore("test"), config(steps=4, groups_per_batch=1, max_staleness=1)
     store.create(keys.spec(BASE), spec(run).to_bytes())
     made, worker, dead = begin(store, run), FakeWorker(store, run), FakeWorker(store, run, "dead")
