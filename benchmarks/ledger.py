@@ -96,7 +96,7 @@ class Template:
 
 
 def lay_out(store: ObjectStore, steps: int, rows: int, every: int) -> None:
-    """A run's spec, shards, ledger and checkpoint manifests."""
+    """A run's spec, shards, ledger and checkpoint manifests, and the catalog parts that a learner leaves."""
     spec = RLSpec(
         run="long", key="0123", config=CONFIG, folder="", seed=0, initial=WEIGHTS, tasks="data/x.jsonl",
         tasks_sha256="x", environment_sha256="",
@@ -111,6 +111,7 @@ def lay_out(store: ObjectStore, steps: int, rows: int, every: int) -> None:
         head = record_digest(data)
         if (step + 1) % every == 0:
             store.create(keys.checkpoint_manifest(BASE, step + 1), checkpoint(step + 1, head).to_bytes())
+            compact(store, BASE)
 
 
 def _rows_of(step: int, rows: int) -> list[Trajectory]:
@@ -135,23 +136,34 @@ def audits(steps: int, rows: int, every: int, rounds: int) -> tuple[list[dict], 
         started = time.perf_counter()
         lay_out(store, steps, rows, every)
         lines = [{"what": "laying the run out", "wall_seconds": time.perf_counter() - started}]
-        wall, cpu = seconds(lambda: rebuild(store, BASE))
-        size = sum(len(p.data) for p in open_catalog(store, BASE).parts)
-        lines += [{"what": "audit catalog", "wall_seconds": wall, "cpu_seconds": cpu, "bytes": size}]
         asked = f"{steps // 2 * rows // 8}-{steps // 2 * rows % 8}-0"
-        found = audit_lineage.checkpoint(store, "long")
-        assert (found.segments[0].rows.num_rows, found.segments[0].from_catalog) == (steps * rows, steps)
-        assert audit_life.trajectory(store, "long", asked).step == steps // 2
-        taken = in_turn(
-            {
-                "audit checkpoint": lambda: audit_lineage.checkpoint(store, "long"),
-                "audit trajectory": lambda: audit_life.trajectory(store, "long", asked),
-            },
-            rounds,
-        )
-        for what, t in taken.items():
-            lines.append({"what": what, "wall_seconds": t["wall"], "cpu_seconds": t["cpu"], "rows": steps * rows})
-        return lines, {f"{what} of {steps * rows:,} rows under 2 s": t["cpu"] < 2.0 for what, t in taken.items()}
+        meets: dict[str, bool] = {}
+        for parts in ("the learner's parts", "one part"):
+            if parts == "one part":
+                wall, cpu = seconds(lambda: rebuild(store, BASE))
+                lines.append({"what": "audit catalog", "wall_seconds": wall, "cpu_seconds": cpu})
+            found = audit_lineage.checkpoint(store, "long")
+            assert (found.segments[0].rows.num_rows, found.segments[0].from_catalog) == (steps * rows, steps)
+            assert audit_life.trajectory(store, "long", asked).step == steps // 2
+            stored = open_catalog(store, BASE).parts
+            for what, taken in ask(store, asked, rounds).items():
+                line = {"what": f"{what}, {parts}", "wall_seconds": taken["wall"], "cpu_seconds": taken["cpu"]}
+                lines.append(
+                    line | {"rows": steps * rows, "parts": len(stored), "bytes": sum(len(p.data) for p in stored)}
+                )
+                meets[f"{what} of {steps * rows:,} rows under 2 s from {parts}"] = taken["wall"] < 2.0
+        return lines, meets
+
+
+def ask(store: ObjectStore, trajectory_id: str, rounds: int) -> dict[str, dict[str, float]]:
+    """What `audit checkpoint` and `audit trajectory` take."""
+    return in_turn(
+        {
+            "audit checkpoint": lambda: audit_lineage.checkpoint(store, "long"),
+            "audit trajectory": lambda: audit_life.trajectory(store, "long", trajectory_id),
+        },
+        rounds,
+    )
 
 
 def step_cost(rounds: int) -> tuple[list[dict], dict[str, bool]]:

@@ -1,8 +1,8 @@
 """Which groups this worker plays: the lowest free one below the window's limit, or one whose owner has died.
 
 Claims are create-if-absent and takeovers compare-and-swap, so two workers never both win a group. A taker first reads
-what all owners have sealed and plays only what is missing. A worker takes over from itself the group that holds up the
-run though it was played: its shard can't be read. Blocking store calls: use from a thread, one at a time.
+what all owners have sealed and plays only what is missing. A worker takes over from itself a group that stays open long
+after it was played, if a shard of it can't be read back. Blocking store calls: use from a thread, one at a time.
 """
 
 import time
@@ -83,17 +83,16 @@ class ClaimBoard:
         found = ((g, control.read_claim(self._store, self._base, g)) for g in open_groups(window) if g in self._taken)
         claims = [c for _, c in found if c is not None]
         self._orphans = [(c, generation) for c, generation in claims if not alive.get(c.owner, True)]
-        self._orphans += self._lost(window.low)
+        self._orphans += [c for g in open_groups(window) if (c := self._lost(g)) is not None]
 
-    def _lost(self, group: int) -> list[tuple[Claim, int]]:
-        """This worker's claim of the lowest open group, if it was played long ago and can't be read back whole."""
+    def _lost(self, group: int) -> tuple[Claim, int] | None:
+        """This worker's claim of an open group that it played long ago and can't read back whole."""
         patience = self._rollout.lease_seconds + self._rollout.seal_seconds
         if self._clock() - self._mine.get(group, float("inf")) < patience:
-            return []
+            return None
         found = control.read_claim(self._store, self._base, group)
-        if found is None or found[0].owner != self._worker or not self._missing(group, found[0].owners):
-            return []
-        return [found]
+        mine = found is not None and found[0].owner == self._worker
+        return found if found and mine and self._missing(group, found[0].owners) else None
 
     def _missing(self, group: int, owners: tuple[str, ...]) -> tuple[int, ...]:
         settled = self._sealed.settled(group, owners)

@@ -6,6 +6,8 @@ Only audits read the catalog, so nothing waits for it and a copy that fails is t
 import threading
 from collections.abc import Callable
 
+import pyarrow as pa
+
 from schemas.errors import HeadraceError
 from storage.catalog_copy import compact
 from storage.objects import ObjectStore
@@ -33,5 +35,5 @@ class Compactor:
     def _copy(self) -> None:
         try:
             compact(self._store, self._base)
-        except HeadraceError as error:
+        except (HeadraceError, pa.ArrowException, OSError) as error:
             self._report("log", message=f"the ledger was not copied into the catalog: {error}")

@@ -13,6 +13,7 @@ from support.real_stage import lay_out, small, train
 from support.recount import recount
 
 from flows.cli import main
+from schemas import checksum
 from storage.folder import FolderStore
 
 STEPS, ROWS = 5, 8
@@ -91,13 +92,17 @@ def another_end(rows: list[dict]) -> list[dict]:
     return [rows[0], rows[1] | {"disposition": "unused"}, *rows[2:]]
 
 
-def rewrite(path: Path, change: Callable[[list[dict]], list[dict]]) -> None:
-    """Put changed rows into the file, all else as it was."""
+def rewrite(path: Path, change: Callable[[list[dict]], list[dict]], *, stamped: bool = True) -> None:
+    """Put changed rows into the file, all else as it was; `stamped`: with a checksum that fits."""
     table = pa.ipc.open_file(path.read_bytes()).read_all()
-    changed = pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema)
+    blank = {checksum.KEY: checksum.BLANK} if stamped else {}
+    schema = table.schema.with_metadata(table.schema.metadata | blank)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=schema))
+    data = sink.getvalue().to_pybytes()
     path.unlink()  # a copy may share the file with its original
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(changed)
+    path.write_bytes(checksum.stamp(data) if stamped else data)
 
 
 def some(root: Path, folder: str) -> Path:
@@ -134,6 +139,13 @@ def test_rows_count_and_not_their_packing(copy: Path, capsys: pytest.CaptureFixt
     rewrite(path, lambda rows: rows)
     assert path.read_bytes() != before
     assert audit(copy, capsys, "verify", "test")[0] == 0
+
+
+def test_a_file_whose_checksum_does_not_fit_is_a_violation(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = some(copy, "trajectories")
+    rewrite(path, lambda rows: rows, stamped=False)
+    code, _, err = audit(copy, capsys, "verify", "test")
+    assert code == 3 and "its checksum does not fit" in err and path.name in err
 
 
 @pytest.mark.parametrize("folder", ["trajectories", "ledger"])

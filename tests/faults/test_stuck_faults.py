@@ -71,18 +71,20 @@ async def test_no_wake_up_is_lost_between_ten_thousand_of_them():
     """A wake-up between a gate's set and its wait was lost, and the sampler slept for ever (NVIDIA-NeMo/RL#3410)."""
     draw, delivered = random.Random(0), []
 
-    async def collect(job):
-        for _ in range(draw.randrange(3)):
+    async def others():
+        for _ in range(draw.randrange(4)):
             await asyncio.sleep(0)
+
+    async def collect(job):
+        await others()
         return trajectory(job.group, job.sample)
 
-    orchestrator = RolloutOrchestrator(collect, delivered.append, max_concurrency=5, attempts=3)
+    orchestrator = RolloutOrchestrator(collect, delivered.append, max_concurrency=1, attempts=3)
     orchestrator.submit(Job(n, 0, 0, Task("t", "?", "!")) for n in range(FLIPS))
     async with asyncio.timeout(60):
         while len(delivered) < FLIPS:
             orchestrator.fill()
-            if draw.random() < 0.2:
-                orchestrator.wake()
+            await others()
             await orchestrator.wait(3600.0)
     assert sorted(row.group for row in delivered) == list(range(FLIPS))
 

@@ -3,10 +3,14 @@
 Each test names a public report. `docs/faults.md` is the whole table.
 """
 
+import asyncio
+
 import pytest
 from support.protocol import BASE, FakeWorker, config, learner, spec, trajectory
 from support.turning import drive, finish, records
 
+from rollout.engine import Request, Sampling
+from rollout.scripted import ScriptedEngine
 from schemas import keys
 from schemas.ledger import Disposition
 from schemas.manifest import PolicyManifest, Window
@@ -105,3 +109,12 @@ def test_versions_count_updates_and_not_publications():
     assert published == [0, 3, 6]
     lags = [max(r.staleness for r in record.trained()) for record in records(store)]
     assert lags == [0, 1, 2, 0, 1, 2] and made.updater.updates == 6
+
+
+async def test_an_update_during_a_turn_does_not_make_its_tokens_younger():
+    """The version was stamped when a turn ended, so that staleness was counted too low (rllm-org/rllm#622)."""
+    engine = ScriptedEngine(lambda stream, seed, version: [5, 6, 7], version=0, seconds=0.01)
+    turn = asyncio.ensure_future(engine.generate(Request("s", (1, 2), Sampling(8, 1.0, ()), 0)))
+    await asyncio.sleep(0)
+    await engine.update_weights(None, 1)
+    assert (await turn).versions == (0, 0, 0)

@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import pytest
 from support.protocol import BASE
-from support.simulation import SimulatedWorker, Simulation
+from support.simulated_worker import SimulatedWorker
+from support.simulation import Simulation
 
 import storage.ledger
 from rollout.claims import Assignment, ClaimBoard
@@ -66,7 +67,7 @@ def rule_2_the_window_shrinks_towards_the_end(patch):
     patch.setattr(Bounds, "window", lambda self, step: (self.max_staleness + 1) * self.groups_per_batch)
 
 
-@rule("went back", 0)
+@rule("went back", 6)
 def rule_3_the_window_only_moves_forward(patch):
     def look(self, wanted):
         found = control.read_window(self._store, self._base)
@@ -75,7 +76,7 @@ def rule_3_the_window_only_moves_forward(patch):
     patch.setattr(WindowWriter, "_look", look)
 
 
-@rule("dropped as stale", 0)
+@rule("dropped as stale", 5)
 def rule_3_episodes_start_with_the_windows_policy(patch):
     round_ = SimulatedWorker.round
 
@@ -88,13 +89,13 @@ def rule_3_episodes_start_with_the_windows_policy(patch):
     patch.setattr(SimulatedWorker, "round", old)
 
 
-@rule("worker ids must be unique|stuck", 0)
+@rule("worker ids must be unique|stuck", 15)
 def rule_4_a_workers_id_is_new(patch):
     begin = SimulatedWorker.__init__
     patch.setattr(SimulatedWorker, "__init__", lambda self, sim, name: begin(self, sim, f"w{int(name[1:]) % 3}"))
 
 
-@rule("stuck|no registered", 0)
+@rule("stuck|no registered", 5)
 def rule_4_a_worker_registers_before_it_claims(patch):
     def late(self):
         return WorkerState(
@@ -114,18 +115,18 @@ def rule_4_a_worker_registers_before_it_claims(patch):
     patch.setattr(control, "beat", beat)
 
 
-@rule("stuck", 0)
+@rule("stuck", 13)
 def rule_5_a_dead_owners_group_is_taken_over(patch):
     patch.setattr(ClaimBoard, "watch", lambda self, window, playing: None)
     patch.setattr(ClaimWatch, "overdue", lambda self, group: "")
 
 
-@rule("stuck", 0)
+@rule("stuck", 14)
 def rule_5_past_the_takeover_limit_the_learner_ends_the_group(patch):
     patch.setattr(ClaimWatch, "overdue", lambda self, group: "")
 
 
-@rule("stands twice", 0)
+@rule("stands twice", 29)
 def rule_5_takeover_is_a_compare_and_swap(patch):
     def take(store, base, claim, generation, worker):
         new = {"owner": worker, "owners": (*claim.owners, worker), "takeovers": claim.takeovers + 1}
@@ -151,12 +152,12 @@ def rule_5_the_taker_makes_only_what_is_missing(patch):
     patch.setattr(SealedSamples, "settled", lambda self, group, owners: set())
 
 
-@rule("stuck", 0)
+@rule("stuck", 3)
 def rule_8_an_idle_worker_seals_at_once(patch):
     patch.setattr(ShardWriter, "due", lambda self, idle=False: len(self._rows) >= self._limits[0])
 
 
-@rule("no disposition", 0)
+@rule("no disposition", 1)
 def rule_9_the_cursor_stays_at_the_lowest_row_without_a_disposition(patch):
     patch.setattr(ShardTail, "cursor", lambda self: {w.id: w.next_seq for w in self.workers.values()})
 
@@ -166,12 +167,12 @@ def rule_10_an_unreadable_shard_is_recorded(patch):
     patch.setattr(ShardTail, "take_unreadable", lambda self: [])
 
 
-@rule("stuck", 0)
+@rule("stuck", 44)
 def rule_10_its_samples_are_played_again_by_a_living_owner(patch):
-    patch.setattr(ClaimBoard, "_lost", lambda self, group: [])
+    patch.setattr(ClaimBoard, "_lost", lambda self, group: None)
 
 
-@rule("no disposition", 0)
+@rule("no disposition", 29)
 def rule_11_the_first_row_of_a_sample_wins(patch):
     add = GroupAssembler.add
 
@@ -183,7 +184,7 @@ def rule_11_the_first_row_of_a_sample_wins(patch):
     patch.setattr(GroupAssembler, "add", last_wins)
 
 
-@rule("stuck", 0)
+@rule("stuck", 8)
 def rule_12_a_step_runs_with_what_there_is(patch):
     select = StalenessPolicy.select
 
@@ -194,7 +195,7 @@ def rule_12_a_step_runs_with_what_there_is(patch):
     patch.setattr(StalenessPolicy, "select", strict)
 
 
-@rule("stuck", 0)
+@rule("stuck", 36)
 def rule_12_a_step_without_a_trainable_group_still_raises_the_version(patch):
     select = StalenessPolicy.select
 
@@ -205,7 +206,7 @@ def rule_12_a_step_without_a_trainable_group_still_raises_the_version(patch):
     patch.setattr(StalenessPolicy, "select", busy)
 
 
-@rule("bound is|stuck|left over", 0)
+@rule("bound is|stuck|left over", 1)
 def rule_12_every_settled_group_ends_in_the_same_record(patch):
     select = StalenessPolicy.select
 
@@ -216,17 +217,17 @@ def rule_12_every_settled_group_ends_in_the_same_record(patch):
     patch.setattr(StalenessPolicy, "select", only_trained)
 
 
-@rule("dropped as stale", 0)
+@rule("dropped as stale", 3)
 def rule_13_a_step_waits_for_groups_that_are_about_to_turn_stale(patch):
     patch.setattr(StalenessPolicy, "_paced", lambda self, progress, waiting: True)
 
 
-@rule("order", 0)
+@rule("order", 1)
 def rule_14_batches_are_ordered_by_group_and_sample(patch):
     patch.setattr(Group, "survivors", lambda self: list(self.samples.values()))
 
 
-@rule("hash chain", 0)
+@rule("hash chain", 1)
 def rule_15_the_loser_of_a_record_stops(patch):
     def adopt(store, base, index, record):
         try:
@@ -238,7 +239,7 @@ def rule_15_the_loser_of_a_record_stops(patch):
     patch.setattr(storage.ledger, "append", adopt)
 
 
-@rule("stands twice", 0)
+@rule("though it was sealed", 0)
 def rule_15_claims_are_never_deleted(patch):
     def end(self, rows, kind, *, updates):
         append(self, rows, kind, updates=updates)
@@ -249,7 +250,7 @@ def rule_15_claims_are_never_deleted(patch):
     patch.setattr(AgenticRLLearner, "_append", end)
 
 
-@rule("stuck|no published policy", 0)
+@rule("stuck|no published policy", 1)
 def rule_17_recovery_publishes_and_moves_the_window_first(patch):
     publish, move = AgenticRLLearner._publish, WindowWriter.move
 

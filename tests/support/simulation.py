@@ -5,13 +5,10 @@ killed (before or after the call took effect) or frozen for long, while its supe
 another. The store itself fails now and then, loses answers, and damages shards.
 """
 
-import functools
 import hashlib
-import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 from unittest import mock
@@ -19,17 +16,17 @@ from unittest import mock
 import greenlet
 
 from rollout import sealed
-from rollout.claims import Assignment, ClaimBoard
+from rollout.claims import Assignment
 from schemas import keys
-from schemas.errors import Fenced, HeadraceError, RunStopped
+from schemas.errors import Fenced
 from schemas.ledger import decode
-from schemas.manifest import WeightsRef, Window, WorkerState
-from schemas.trajectory import Status
-from storage import audit, audit_log, control
-from storage.memory import MemoryStore
-from storage.objects import GenerationMismatch, ObjectExists, Stored
-from storage.shards import END_MARKER, ShardWriter, UnreadableShard, WriterEnded, decode_shard
-from support.protocol import BASE, METADATA, FakeUpdater, config, spec, trajectory
+from schemas.manifest import WeightsRef, Window
+from storage import audit, audit_log
+from storage.shards import END_MARKER, UnreadableShard
+from support.protocol import BASE, FakeUpdater, config, spec
+from support.simulated_store import SimulatedStore, remembered
+from support.simulated_worker import SimulatedWorker
+from support.virtual import Actor, Clock
 from trainer import recovery, tail
 from trainer.learner import AgenticRLLearner
 from trainer.publish import Publisher
@@ -43,152 +40,10 @@ KILLS = {"L": (0.006, 0.003), "w": (0.002, 0.001)}
 """By kind of actor: how probable it is that it is killed, or frozen, before or after one store call."""
 AT_THE_SWAP = 0.04
 """How probable it is that a learner freezes between publishing a policy and moving the window to it."""
-FAILS, LOSES, DAMAGES = 0.0005, 0.01, 0.04
-"""How probable it is that a store call fails for good, that a conditional write loses its answer, that a shard rots."""
-
-remembered = functools.lru_cache(maxsize=4096)(decode_shard)
-"""A shard is read by the learner, by heirs and by the audit; decoding it once makes the simulation twice as fast."""
 
 
 class Violation(AssertionError):
     """An invariant of the protocol was broken."""
-
-
-class StoreFailed(RunStopped):
-    """The store gave up on a call: the process ends with that sentence."""
-
-
-class Clock:
-    """Virtual time, and the actors that wait on it."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._queue: list[tuple[float, int, Callable[[], Any]]] = []
-        self._order = itertools.count()
-
-    def at(self, delay: float, act: Callable[[], Any]) -> None:
-        heapq.heappush(self._queue, (self.now + delay, next(self._order), act))
-
-    def step(self) -> bool:
-        if not self._queue:
-            return False
-        self.now, _, act = heapq.heappop(self._queue)
-        act()
-        return True
-
-
-class Actor:
-    """One process: a greenlet that is resumed by the clock until it ends, is killed, or is frozen for a while."""
-
-    def __init__(self, sim: "Simulation", name: str, body: Callable[[], str], ended: Callable[[str], None]) -> None:
-        self.sim, self.name, self.alive, self.ended = sim, name, True, ended
-        self._body = body
-        self._greenlet = greenlet.greenlet(self._run)
-        sim.clock.at(sim.random.random(), self.resume)
-
-    def _run(self) -> None:
-        try:
-            outcome = self._body()
-        except StoreFailed:
-            outcome = "stopped by the store"
-        self.alive = False
-        self.ended(outcome)
-
-    def resume(self) -> None:
-        if self.alive:
-            self.sim.current = self
-            self._greenlet.switch()
-
-    def sleep(self, seconds: float) -> None:
-        """Called from inside: give the others their turn."""
-        self.sim.clock.at(seconds, self.resume)
-        self.sim.scheduler.switch()
-        if not self.alive:
-            raise greenlet.GreenletExit
-
-    def kill(self) -> None:
-        """Called from inside: the process ends here and now; nothing of it runs again."""
-        self.alive = False
-        self.sim.clock.at(0.0, lambda: self.ended("killed"))
-        self.sim.graveyard.append(self._greenlet)
-        self.sim.scheduler.switch()
-
-
-class SimulatedStore(MemoryStore):
-    """A store whose every call takes time and may be an actor's last."""
-
-    def __init__(self, sim: "Simulation") -> None:
-        super().__init__("simulation")
-        self.sim = sim
-
-    def _around(self, kind: str, key: str, call: Callable[[], Any]) -> Any:
-        sim, actor = self.sim, self.sim.current
-        if actor is None:
-            return call()
-        sim.disturb(actor, kind, key)
-        actor.sleep(sim.random.expovariate(20.0))
-        self._fail(actor)
-        try:
-            return call()
-        finally:
-            if actor.alive:
-                sim.disturb(actor, "", key)
-
-    def _fail(self, actor: Actor) -> None:
-        """Maybe give up, as a store does whose retries have run into their deadline."""
-        if self.sim.luck() < FAILS:
-            self.sim.counts["store failed"] += 1
-            raise StoreFailed(f"the store failed for {actor.name}")
-
-    def put(self, key: str, data: bytes) -> int:
-        return self._around("put", key, lambda: super(SimulatedStore, self).put(key, data))
-
-    def create(self, key: str, data: bytes) -> int:
-        def write() -> int:
-            generation = super(SimulatedStore, self).create(key, data)
-            return self._answered(key, data, generation, ObjectExists)
-
-        return self._around("create", key, write)
-
-    def swap(self, key: str, data: bytes, generation: int) -> int:
-        def write() -> int:
-            written = super(SimulatedStore, self).swap(key, data, generation)
-            return self._answered(key, data, written, GenerationMismatch)
-
-        return self._around("swap", key, write)
-
-    def get(self, key: str) -> Any:
-        return self._around("get", key, lambda: super(SimulatedStore, self).get(key))
-
-    def list(self, prefix: str, after: str = "", limit: int | None = None) -> Any:
-        return self._around("list", prefix, lambda: super(SimulatedStore, self).list(prefix, after, limit))
-
-    def _answered(self, key: str, data: bytes, generation: int, lost: type[HeadraceError]) -> int:
-        """The write took effect; its answer may get lost. The store's client then repeats the call and reads back."""
-        sim = self.sim
-        rots = key.startswith(f"{BASE}/trajectories/") and data != END_MARKER and sim.luck() < DAMAGES
-        if rots:
-            self._damage(key)
-        sim.written(key)
-        if rots or sim.luck() >= LOSES:
-            return generation
-        sim.counts["answer lost"] += 1
-        self._fail_late()
-        sim.current.sleep(sim.random.expovariate(0.2))
-        if self._objects[key].data != data:
-            raise lost(f"{key} was overwritten before its writer heard of it")
-        return self._objects[key].generation
-
-    def _fail_late(self) -> None:
-        """One lost answer in four is never repeated."""
-        if self.sim.random.random() < 0.25:
-            raise StoreFailed("the answer to a write got lost")
-
-    def _damage(self, key: str) -> None:
-        """Cut an object short where it lies."""
-        self.sim.counts["shard damaged"] += 1
-        stored = self._objects[key]
-        self._objects[key] = Stored(stored.data[: len(stored.data) // 2], stored.generation)
 
 
 class Simulation:
@@ -362,7 +217,7 @@ class Simulation:
         while not self.finished and self.clock.now < DEADLINE and self._step():
             pass
         if not self.finished:
-            raise Violation(f"seed {self.seed}: stuck at {self.clock.now:.0f} s")
+            raise Violation(f"stuck at {self.clock.now:.0f} s")
         end = self.clock.now + 1500
         while self.clock.now < end and self._step():
             pass
@@ -377,107 +232,20 @@ class Simulation:
         """The audit's view of the store: nothing lost, nothing twice, staleness within its bound, chain whole."""
         found = audit.verify(self.store, "test")
         if found.violations:
-            raise Violation(f"seed {self.seed}: {found.violations[0]}")
+            raise Violation(f"{found.violations[0]}")
         (stage,) = found.stages
         self.counts.update(stage.dispositions)
         for ending, words in (("unused", "left over at the end"), ("stale", "dropped as stale")):
             if self.counts[ending]:
-                raise Violation(f"seed {self.seed}: {self.counts[ending]} rows were {words}")
+                raise Violation(f"{self.counts[ending]} rows were {words}")
 
 
-class SimulatedWorker:
-    """A worker's protocol around episodes that only take time: the real claims and shards."""
-
-    def __init__(self, sim: Simulation, name: str) -> None:
-        self.sim, self.name, self.random = sim, name, random.Random(f"{sim.seed}/{name}")
-        run = sim.run_config
-        self.actor = sim.current
-        self.board = ClaimBoard(sim.store, BASE, name, run, clock=lambda: sim.clock.now)
-        self.writer = ShardWriter(
-            sim.store,
-            BASE,
-            name,
-            METADATA,
-            seal_rows=4,
-            seal_bytes=10**9,
-            seal_seconds=run.rollout.seal_seconds,
-            clock=lambda: sim.clock.now,
-        )
-        self.flying: dict[tuple[int, int], tuple[float, int, int]] = {}
-        """(group, sample) → when it ends, attempt, policy version."""
-        self.version, self.beats = -1, 0
-        self.concurrency = self.random.choice([1, 2, 4])
-
-    def run(self) -> str:
-        sim = self.sim
-        state, beaten = self.register(), sim.clock.now
+def run_seeds(first: int, end: int) -> Counter:
+    """Run these seeds one after the other; what happened in all of them."""
+    counts: Counter = Counter()
+    for seed in range(first, end):
         try:
-            while True:
-                if sim.clock.now - beaten > 5:
-                    beaten, self.beats = sim.clock.now, self.beats + 1
-                    control.beat(sim.store, BASE, state.model_copy(update={"beat": self.beats}))
-                found = control.read_window(sim.store, BASE)
-                if found is not None and self.round(found[0]):
-                    self.writer.seal()
-                    control.beat(sim.store, BASE, state.model_copy(update={"beat": self.beats + 1, "state": "left"}))
-                    return "left"
-                self.actor.sleep(0.5 + self.random.random() / 2)
-        except WriterEnded:
-            return "ended"
-
-    def register(self) -> WorkerState:
-        return control.register_worker(self.sim.store, BASE, worker=self.name, host="h", pid=1)
-
-    def round(self, window: Window) -> bool:
-        """One look at everything; True when the window has closed."""
-        self.land(window)
-        if window.closed:
-            return True
-        self.board.watch(window, {group for group, _ in self.flying})
-        if window.version > self.version:
-            self.actor.sleep(self.random.expovariate(0.5))
-            self.version = window.version
-        while len({g for g, _ in self.flying}) < self.concurrency and self.version >= window.version:
-            asked = self.sim.clock.now
-            assignment = self.board.next(window)
-            if assignment is None:
-                break
-            self.sim.check_assignment(assignment, asked)
-            self.take_off(assignment)
-        if self.writer.due(idle=not self.flying):
-            self.writer.seal()
-        return False
-
-    def take_off(self, assignment: Assignment) -> None:
-        for sample in assignment.samples:
-            ends = self.ends(assignment.group)
-            self.flying[assignment.group, sample] = (ends, assignment.first_attempt, self.version)
-
-    def ends(self, group: int) -> float:
-        slow = 8.0 if self.kind(group) == "slow" else 1.0
-        return self.sim.clock.now + min(self.random.paretovariate(1.3) * 3 * slow, 150)
-
-    def kind(self, group: int) -> str:
-        luck = random.Random(self.sim.seed * 7919 + group).random()
-        return "poison" if luck < 0.04 else "level" if luck < 0.2 else "slow" if luck < 0.3 else "plain"
-
-    def land(self, window: Window) -> None:
-        for (group, sample), (end, attempt, version) in list(self.flying.items()):
-            if group < window.low or group in window.ended:
-                del self.flying[group, sample]
-            elif end <= self.sim.clock.now:
-                self.landed(group, sample, attempt, version)
-
-    def landed(self, group: int, sample: int, attempt: int, version: int) -> None:
-        kind = self.kind(group)
-        failed = kind == "poison" or self.random.random() < 0.05
-        reward = 1.0 if kind == "level" else float(sample % 2)
-        status = Status.ENVIRONMENT_ERROR if failed else Status.SUCCEEDED
-        made = trajectory(
-            group, sample, attempt=attempt, version=version, worker=self.name, reward=reward, status=status
-        )
-        self.writer.add(made)
-        del self.flying[group, sample]
-        attempts = self.sim.run_config.rollout.attempts
-        if failed and attempt % attempts < attempts - 1:
-            self.flying[group, sample] = (self.ends(group), attempt + 1, self.version)
+            counts.update(Simulation(seed).run())
+        except Exception as error:
+            raise Violation(f"seed {seed}: {error}") from error
+    return counts
