@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from schemas import checksum
-from schemas.columns import list_array, number_tuples, objects, struct_lists, struct_tuples
+from schemas.columns import list_array, made, number_tuples
 from schemas.version import SCHEMA_VERSION
 
 
@@ -183,6 +183,10 @@ class ShardMetadata:
         return cls(**{**values, "schema_version": int(values["schema_version"])})  # type: ignore[arg-type]
 
 
+_LONG = ("tokens", "mask", "logprobs")
+"""Columns with a value for each token, which are worth a way of their own."""
+
+
 def to_table(rows: Sequence[Trajectory], metadata: ShardMetadata) -> pa.Table:
     """The rows as an Arrow table with the shard's schema and metadata."""
     columns = [_column(rows, field) for field in COLUMNS]
@@ -191,33 +195,32 @@ def to_table(rows: Sequence[Trajectory], metadata: ShardMetadata) -> pa.Table:
 
 def _column(rows: Sequence[Trajectory], field: pa.Field) -> pa.Array:
     values = list(map(attrgetter(field.name), rows))
+    if field.name in _LONG:
+        return list_array(values, field.type.value_type)
     if field.name == "turns":
-        return struct_lists([[_turn(t) for t in turns] for turns in values], _TURN)
+        values = [[vars(turn) for turn in turns] for turns in values]
     if field.name == "components":
-        return struct_lists(values, _COMPONENT)
-    return list_array(values, field.type.value_type) if pa.types.is_list(field.type) else pa.array(values, field.type)
-
-
-_turn = attrgetter(*_TURN.names)
+        values = [[{"name": n, "value": v} for n, v in components] for components in values]
+    return pa.array(values, field.type)
 
 
 def from_table(table: pa.Table) -> list[Trajectory]:
     """The table's rows; the inverse of `to_table`. The table has the columns of `COLUMNS` and no empty cell."""
-    return objects(Trajectory, COLUMNS.names, [_values(c, f) for c, f in zip(table.columns, COLUMNS, strict=True)])
+    columns = [_values(column, field) for column, field in zip(table.columns, COLUMNS, strict=True)]
+    names = COLUMNS.names
+    return [made(Trajectory, zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _values(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
     """A Python value for each row."""
-    if field.name == "turns":
-        return struct_tuples(column, lambda names, columns: objects(Turn, names, columns))
-    if field.name == "components":
-        return struct_tuples(column, lambda _, columns: list(zip(*columns, strict=True)))
     if field.name in _LONG:
         return number_tuples(column)
-    return list(map(tuple, column.to_pylist())) if pa.types.is_list(field.type) else column.to_pylist()
-
-
-_LONG = ("tokens", "mask", "logprobs")
+    values = column.to_pylist()
+    if field.name == "turns":
+        return [tuple([made(Turn, turn) for turn in turns]) for turns in values]
+    if field.name == "components":
+        return [tuple([(c["name"], c["value"]) for c in components]) for components in values]
+    return list(map(tuple, values)) if pa.types.is_list(field.type) else values
 
 
 _ARRAYS = {
@@ -238,9 +241,7 @@ def row_digest(row: Trajectory) -> str:
     """
     scalars = {name: getattr(row, name) for name in _SCALARS}
     scalars["reward"] = float(np.float32(row.reward))
-    scalars["turns"] = [
-        dict(zip(_TURN.names, _turn(t), strict=True)) | {"reward": float(np.float32(t.reward))} for t in row.turns
-    ]
+    scalars["turns"] = [vars(t) | {"reward": float(np.float32(t.reward))} for t in row.turns]
     scalars["components"] = [[n, float(np.float32(v))] for n, v in row.components]
     out = hashlib.sha256(json.dumps(scalars, sort_keys=True, separators=(",", ":")).encode())
     for name, dtype in _ARRAYS.items():

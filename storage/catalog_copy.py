@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -10,14 +11,28 @@ import pyarrow.compute as pc
 
 from schemas import keys, ledger
 from schemas.digest import sha256
-from schemas.errors import AuditViolation
+from schemas.errors import AuditViolation, RunStopped
 from schemas.ledger import RecordMetadata, record_digest
-from storage.catalog_part import COLUMNS, FACTS, PLACE, Part, RecordNote, encode
+from storage.catalog_part import COLUMNS, FACTS, PLACE, BadPart, Part, RecordNote, decode, encode
 from storage.objects import ObjectStore, find
 from storage.shards import UnreadableShard, decode_table
 
 _NAME = re.compile(r"(\d{8})-(\d{8})-([0-9a-f]{16})\.parquet")
 _JOIN = ["worker", "seq", "row"]
+_MERGED = 8
+"""So many small parts are merged: a long run has few parts, and each row is written a few times."""
+
+
+@dataclass(frozen=True, order=True)
+class PartName:
+    """What the key of a part says: its records and the digest of its bytes."""
+
+    first: int
+    end: int
+    sha256: str
+
+    def key(self, base: str) -> str:
+        return keys.catalog_part(base, self.first, self.end, self.sha256)
 
 
 def copy_records(
@@ -54,7 +69,25 @@ def compact(store: ObjectStore, base: str) -> int:
         raise AuditViolation(f"the catalog of {base} covers more records than its ledger has: some were removed")
     part = copy_records(store, base, first, record_digest(before.data) if before else "", facts=True)
     _keep(store, base, part)
+    while len(small := _small(covered(part_names(store, base)))) >= _MERGED:
+        _merge(store, base, small)
     return len(part.records)
+
+
+def _small(names: list[PartName]) -> list[PartName]:
+    """The last parts that have no more records than the newest: eight of them become one, eight of those one again."""
+    limit = names[-1].end - names[-1].first if names else 0
+    return list(takewhile(lambda name: name.end - name.first <= limit, reversed(names)))[::-1]
+
+
+def _merge(store: ObjectStore, base: str, names: list[PartName]) -> None:
+    """One part with the records of several; those stay, since an audit may be reading them."""
+    try:
+        parts = [decode(store.get(name.key(base)).data) for name in names]
+    except BadPart as error:
+        raise RunStopped(f"a part of the catalog of {base} {error}: build it anew") from error
+    table = pa.concat_tables([p.read(COLUMNS.names).replace_schema_metadata() for p in parts])
+    _keep(store, base, Part(parts[0].first, parts[0].previous, tuple(n for p in parts for n in p.records), table))
 
 
 def rebuild(store: ObjectStore, base: str) -> Part:
@@ -65,18 +98,6 @@ def rebuild(store: ObjectStore, base: str) -> Part:
         if name.end <= part.end and name.key(base) != kept:
             store.delete(name.key(base))
     return part
-
-
-@dataclass(frozen=True, order=True)
-class PartName:
-    """What the key of a part says: its records and the digest of its bytes."""
-
-    first: int
-    end: int
-    sha256: str
-
-    def key(self, base: str) -> str:
-        return keys.catalog_part(base, self.first, self.end, self.sha256)
 
 
 def part_names(store: ObjectStore, base: str) -> list[PartName]:

@@ -18,6 +18,9 @@ from storage.objects import ObjectExists, ObjectStore
 END_MARKER = b"headrace: this worker's shards end here\n"
 """What stands at the sequence number after a worker's last shard once a run has ended."""
 
+_LARGE = 1 << 20
+"""Bytes above which it pays to compress and decompress columns in several threads."""
+
 
 class UnreadableShard(HeadraceError):
     """The bytes are no shard of ours; `reason` says why in a few words."""
@@ -35,7 +38,8 @@ def encode_shard(rows: Sequence[Trajectory], metadata: ShardMetadata) -> bytes:
     """The rows as an Arrow IPC file, compressed with zstd."""
     table = to_table(rows, metadata)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=table.nbytes > _LARGE)
+    with pa.ipc.new_file(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return checksum.stamp(sink.getvalue().to_pybytes())
 
@@ -49,7 +53,8 @@ def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
 def decode_table(data: bytes) -> tuple[ShardMetadata, pa.Table]:
     """Metadata and rows of a shard as columns, for readers that want few of them; UnreadableShard as `decode_shard`."""
     try:
-        file = pa.ipc.open_file(pa.py_buffer(data))
+        options = pa.ipc.IpcReadOptions(use_threads=len(data) > _LARGE)
+        file = pa.ipc.open_file(pa.py_buffer(data), options=options)
         metadata = ShardMetadata.decode(file.schema.metadata)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableShard(f"truncated or damaged: {error}") from error
@@ -64,18 +69,16 @@ def decode_table(data: bytes) -> tuple[ShardMetadata, pa.Table]:
     table = file.read_all()
     if not table.schema.equals(COLUMNS, check_metadata=False):
         raise UnreadableShard("its columns are not those of a shard")
-    if any(_has_nulls(chunk) for column in table.columns for chunk in column.chunks):
+    if any(_has_nulls(column) for column in table.columns):
         raise UnreadableShard("it has empty cells, which no writer makes")
     return metadata, table
 
 
-def _has_nulls(array: pa.Array) -> bool:
-    """Whether a cell is empty at any depth: a flipped bit of a validity map does that."""
-    if array.null_count:
-        return True
-    if pa.types.is_list(array.type):
-        return _has_nulls(array.flatten())
-    return pa.types.is_struct(array.type) and any(_has_nulls(child) for child in array.flatten())
+def _has_nulls(column: pa.ChunkedArray) -> bool:
+    """Whether a cell, an item of a list in it, or a field of such an item is empty."""
+    items = [chunk.flatten() for chunk in column.chunks] if pa.types.is_list(column.type) else []
+    fields = [field for array in items if pa.types.is_struct(array.type) for field in array.flatten()]
+    return any(array.null_count for array in (column, *items, *fields))
 
 
 class ShardWriter:

@@ -9,7 +9,7 @@ from schemas.errors import AuditViolation
 from schemas.ledger import record_digest
 from storage import audit
 from storage.catalog import open_catalog
-from storage.catalog_copy import compact, part_names, rebuild
+from storage.catalog_copy import compact, covered, part_names, rebuild
 from storage.catalog_part import COLUMNS
 from storage.memory import MemoryStore
 from trainer.compaction import Compactor
@@ -83,6 +83,21 @@ def test_the_ledger_answers_behind_the_catalog():
     rebuild(store, BASE)
     assert [(n.first, n.end) for n in part_names(store, BASE)] == [(0, STEPS + 1)]
     assert plain(audit.checkpoint(store, "test")) == expected
+
+
+def test_many_small_parts_become_few():
+    """Nine copies of one step each: eight of them are merged, and the answer stays the ledger's."""
+    store = MemoryStore()
+    made, workers = start(store, steps=12)
+    for step in range(1, 10):
+        turn(made, workers, step)
+        compact(store, BASE)
+    assert [(n.first, n.end) for n in covered(part_names(store, BASE))] == [(0, 8), (8, 9)]
+    found = audit.checkpoint(store, "test")
+    assert found.notes == [] and found.segments[0].from_catalog == found.step == 8
+    assert plain(found) == plain(audit.checkpoint(store, "test", ledger_only=True))
+    assert rebuild(store, BASE).end == 9
+    assert [(n.first, n.end) for n in part_names(store, BASE)] == [(0, 9)]
 
 
 def test_a_copy_deletes_nothing_else(store):

@@ -11,7 +11,7 @@ STEPS = 4
 
 
 def start(store, **options):
-    run = config(steps=STEPS, **options)
+    run = config(**{"steps": STEPS, **options})
     store.create(keys.spec(BASE), spec(run).to_bytes())
     made = learner(store, run)
     made.recover()
