@@ -95,7 +95,7 @@ def rule_4_a_workers_id_is_new(patch):
     patch.setattr(SimulatedWorker, "__init__", lambda self, sim, name: begin(self, sim, f"w{int(name[1:]) % 3}"))
 
 
-@rule("stuck|no registered", 5)
+@rule("stuck|no registered", 8)
 def rule_4_a_worker_registers_before_it_claims(patch):
     def late(self):
         return WorkerState(
@@ -121,12 +121,12 @@ def rule_5_a_dead_owners_group_is_taken_over(patch):
     patch.setattr(ClaimWatch, "overdue", lambda self, group: "")
 
 
-@rule("stuck", 14)
+@rule("stuck", 12)
 def rule_5_past_the_takeover_limit_the_learner_ends_the_group(patch):
     patch.setattr(ClaimWatch, "overdue", lambda self, group: "")
 
 
-@rule("stands twice", 29)
+@rule("stands twice", 9)
 def rule_5_takeover_is_a_compare_and_swap(patch):
     def take(store, base, claim, generation, worker):
         new = {"owner": worker, "owners": (*claim.owners, worker), "takeovers": claim.takeovers + 1}
@@ -172,7 +172,7 @@ def rule_10_its_samples_are_played_again_by_a_living_owner(patch):
     patch.setattr(ClaimBoard, "_lost", lambda self, group: None)
 
 
-@rule("no disposition", 29)
+@rule("no disposition", 12)
 def rule_11_the_first_row_of_a_sample_wins(patch):
     add = GroupAssembler.add
 

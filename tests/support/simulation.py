@@ -20,7 +20,7 @@ from rollout.claims import Assignment
 from schemas import keys
 from schemas.errors import Fenced
 from schemas.ledger import decode
-from schemas.manifest import WeightsRef, Window
+from schemas.manifest import Claim, WeightsRef, Window
 from storage import audit, audit_log
 from storage.shards import END_MARKER, UnreadableShard
 from support.protocol import BASE, FakeUpdater, config, spec
@@ -216,7 +216,9 @@ class Simulation:
             self.start_worker()
         while not self.finished and self.clock.now < DEADLINE and self._step():
             pass
-        if not self.finished:
+        if not self.finished and self._waits_for_a_deadline():
+            self.counts["waits for rl.group_seconds"] += 1
+        elif not self.finished:
             raise Violation(f"stuck at {self.clock.now:.0f} s")
         end = self.clock.now + 1500
         while self.clock.now < end and self._step():
@@ -227,6 +229,14 @@ class Simulation:
     def _step(self) -> bool:
         self.current = None
         return self.clock.step()
+
+    def _waits_for_a_deadline(self) -> bool:
+        """Whether a living owner's shard rotted when its group could not be taken over any more: time alone ends it."""
+        self.current, alive = None, {a.name for a in self._actors if a.alive}
+        limit = self.run_config.rollout.max_takeovers
+        claims = [Claim.from_bytes(self.store.get(k).data, k) for k in self.store.list(f"{BASE}/claims/")]
+        stuck = [c for c in claims if c.group not in self._ended and c.takeovers >= limit]
+        return bool(self.counts["shard damaged"]) and any(c.owner in alive for c in stuck)
 
     def check(self) -> None:
         """The audit's view of the store: nothing lost, nothing twice, staleness within its bound, chain whole."""
