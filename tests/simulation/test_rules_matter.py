@@ -152,7 +152,7 @@ def rule_5_the_taker_makes_only_what_is_missing(patch):
     patch.setattr(SealedSamples, "settled", lambda self, group, owners: set())
 
 
-@rule("stuck", 3)
+@rule("stuck", 40)
 def rule_8_an_idle_worker_seals_at_once(patch):
     patch.setattr(ShardWriter, "due", lambda self, idle=False: len(self._rows) >= self._limits[0])
 
