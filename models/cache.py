@@ -5,6 +5,7 @@ products of attention read memory in order, about 1.5 times faster on a CPU than
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ class KVCache:
         return self.keys[0].shape[3]
 
 
-def empty_cache(config: DecoderConfig, rows: int, length: int, dtype: jnp.dtype | type = jnp.float32) -> KVCache:
+def empty_cache(config: DecoderConfig, rows: int, length: int, dtype: Any = jnp.float32) -> KVCache:
     """A cache of zeros for `rows` sequences of at most `length` tokens."""
     heads, size, layers = config.num_key_value_heads, config.head_dim, range(config.num_hidden_layers)
     return KVCache(

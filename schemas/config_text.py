@@ -84,7 +84,7 @@ def _sentence(error: ValidationError, where: str) -> str:
         return f"{where}: unknown key `{at}`{_suggestion(first['loc'])}"
     if first["type"] == "missing":
         return f"{where}: `{at}` is missing"
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ")
     got = "" if first["type"] == "value_error" else f" (got {first['input']!r})"
     return f"{where}: {f'`{at}`: ' if at else ''}{message}{got}"
 

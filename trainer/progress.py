@@ -116,7 +116,7 @@ def from_checkpoint(manifest: CheckpointManifest) -> Progress:
         limit=manifest.limit,
         ended_count=manifest.low + len(manifest.ended),
         ended=set(manifest.ended),
-        admitted={int(g): v for g, v in manifest.admitted.items()},
+        admitted=dict(manifest.admitted),
         recorded={(w, s, r) for w, s, r in manifest.recorded},
         unreadable={(w, s) for w, s in manifest.unreadable},
         cursor=dict(manifest.cursor),
