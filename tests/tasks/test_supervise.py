@@ -23,6 +23,11 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(FAKES))
 
 
+def children() -> set[int]:
+    """Processes below this one; other tests may have left a server or tracker running for the session."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
 def test_events_and_noise_arrive_in_order() -> None:
     events: list[Event] = []
     outcome = run_child(loud("0"), events.append, stop=lambda: False, silence=30)
@@ -47,17 +52,19 @@ def test_a_stop_is_polite_and_is_a_return() -> None:
 
 
 def test_a_stubborn_child_is_killed_after_the_grace() -> None:
+    before = children()
     heard: list[Event] = []
     ready = lambda: any(e["event"] == "ready" for e in heard)  # noqa: E731
     outcome = run_child(loud("stubborn"), heard.append, stop=ready, silence=30, grace=0.2)
     assert outcome.stopped and outcome.code == -9
-    assert not psutil.Process().children(recursive=True)
+    assert not children() - before
 
 
 def test_silence_is_a_hang() -> None:
+    before = children()
     outcome = run_child(loud("hangs"), lambda e: None, stop=lambda: False, silence=1.0, grace=0.2)
     assert "said nothing for 1 s" in outcome.cause and not outcome.stopped
-    assert not psutil.Process().children(recursive=True)
+    assert not children() - before
 
 
 def test_a_killed_child_is_started_anew_a_limited_number_of_times() -> None:
