@@ -5,7 +5,8 @@ from typing import NoReturn
 
 from flows.lines import Lines
 from schemas.errors import RunStopped
-from schemas.manifest import EvaluationReport, GateDecision
+from schemas.evaluation import EvaluationReport
+from schemas.promotion import GateDecision
 from tasks import evaluate as evaluations
 from tasks import promote as gate
 from tasks.checkpoints import Checkpoint

@@ -25,7 +25,7 @@ from rollout.statistics import wilson
 from schemas import config_text
 from schemas.data import Task
 from schemas.errors import RunStopped
-from schemas.manifest import EvaluationReport, EvaluationSpec
+from schemas.evaluation import EvaluationReport, EvaluationSpec
 from schemas.trajectory import Trajectory
 from schemas.version import code_version
 from storage import process

@@ -158,6 +158,11 @@ class Rollout(Section):
     """Times a group may pass to another worker before the learner ends it as failed."""
     cores: tuple[tuple[int, ...], ...] = ()
     """Processor cores of each worker; empty: not bound."""
+    infrastructure: Literal["process", "deployment"] = "process"
+    """`process`: the run starts its workers beside itself. `deployment`: it asks `deployment` for them, and they meet
+    it in the store alone."""
+    deployment: str = "rollout-worker/headrace"
+    """The Prefect deployment of workers, as FLOW/NAME."""
 
 
 class Loss(Section):
@@ -219,6 +224,17 @@ class RL(Section):
         return self
 
 
+class Suite(Section):
+    """A named set of tasks that checkpoints are measured on."""
+
+    name: Name
+    tasks: str
+    """JSONL or Parquet file of tasks; no other set may share a task with it."""
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    samples: Positive = 1
+    """Episodes per task."""
+
+
 class Evaluation(Section):
     """The figures that are reported: success on held-out tasks."""
 
@@ -230,6 +246,17 @@ class Evaluation(Section):
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     workers: Positive = 2
     """Evaluations run side by side."""
+    suites: tuple[Suite, ...] = ()
+    """Further task sets, played with the start and the end of RL; the gate may name them."""
+    every: Count = 0
+    """While RL goes on, play `tasks` with every so many-th checkpoint; 0: only with the start and the end."""
+    infrastructure: Literal["process", "deployment"] = "process"
+    """Who plays while RL goes on. `process`: the run itself. `deployment`: a Prefect deployment that checkpoints
+    trigger."""
+    pass_at: tuple[Positive, ...] = (1,)
+    """Each k of the pass@k that are reported; at most `samples`."""
+    category: str = ""
+    """Field of the tasks by whose values success is told apart."""
 
 
 class Promotion(Section):
@@ -240,12 +267,41 @@ class Promotion(Section):
     name: Name | None = None
     """The model's name in the registry; default: the configuration's name."""
     channel: Name = "production"
+    """The pointer that the gate moves. `candidate` is moved without a gate, to whatever RL ended with."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
     samples: Positive = 1
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """The improvement's paired bootstrap interval must lie above `min_improvement` at this confidence."""
     min_improvement: float = 0.0
+    allow_equal: bool = False
+    """Take a candidate that is not worse: its interval may reach down to -`max_regression`."""
+    no_regression: tuple[Name, ...] = ()
+    """Names of `evaluation.suites` on which the candidate must not be worse than the champion."""
+    max_regression: Fraction = 0.02
+    """The interval on a suite without regression must lie above minus this."""
+    max_staleness: Annotated[float, Field(ge=0)] | None = None
+    """Greatest mean staleness of what the run trained."""
+    max_mismatch_kl: PositiveFloat | None = None
+    """Greatest divergence of the sampled from the learner's log-probs (`mismatch_kl`), averaged over the run."""
+    audit: bool = True
+    """`headrace audit verify` of the run must be ok."""
+    approval: bool = False
+    """A person must agree: the flow pauses in Prefect for it."""
+    approval_seconds: PositiveFloat = 86400.0
+    """How long the flow waits for the person."""
     resamples: Positive = 10_000
+
+
+class Retention(Section):
+    """What `headrace gc` keeps of this configuration's runs. What is promoted, and what a kept checkpoint's audit and
+    replay need, is always kept."""
+
+    keep_last: Positive = 2
+    """Newest checkpoints of every RL stage."""
+    keep_every: Count = 0
+    """Also the checkpoints whose step is a multiple of this; 0: none."""
+    min_age_hours: Annotated[float, Field(ge=0)] = 24.0
+    """Nothing younger is removed."""
 
 
 class Run(Section):
@@ -266,6 +322,7 @@ class Run(Section):
     rl: RL
     evaluation: Evaluation
     promotion: Promotion
+    retention: Retention = Retention()
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
@@ -281,6 +338,7 @@ class Run(Section):
             raise ValueError(
                 "max_staleness = 0 never has episodes in flight across an update: leave weight_update at in_flight"
             )
+        _check_evaluation(self.evaluation, self.promotion)
         return self
 
     @property
@@ -288,10 +346,27 @@ class Run(Section):
         return self.promotion.name or self.name
 
 
+def _check_evaluation(evaluation: Evaluation, promotion: Promotion) -> None:
+    names = [s.name for s in evaluation.suites]
+    if len(set(names)) != len(names):
+        raise ValueError("two evaluation.suites have the same name")
+    unknown = [n for n in promotion.no_regression if n not in names]
+    if unknown:
+        known = ", ".join(names) or "there is none"
+        raise ValueError(
+            f"promotion.no_regression names the suite `{unknown[0]}`, which is not in evaluation.suites ({known})"
+        )
+    if max(evaluation.pass_at, default=1) > evaluation.samples:
+        raise ValueError(f"evaluation.pass_at = {max(evaluation.pass_at)} needs evaluation.samples of at least as many")
+    if promotion.channel == "candidate":
+        raise ValueError("promotion.channel = candidate: that channel is moved without a gate; choose another name")
+
+
 # What a stage is not made from: changing these gives the same key (where and how fast, not what).
 _ROLLOUT_FREE = frozenset(
     {"workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
 )
+_ROLLOUT_FREE |= {"infrastructure", "deployment"}
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
 _RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
 

@@ -69,6 +69,10 @@ class RunManifest(Document):
     """Why it stopped or failed, in a sentence."""
     rl_keys: tuple[str, ...] = ()
     """Keys of every RL stage this run has opened, newest last."""
+    flow_runs: tuple[str, ...] = ()
+    """Ids of the Prefect flow runs that drove it, newest last."""
+    takeovers: int = 0
+    """Times a later firing of its schedule went on with it because its driver had died."""
 
 
 class Lease(Document):
@@ -233,6 +237,8 @@ class CheckpointManifest(Document):
     empty_steps: int
     dispositions: dict[str, int]
     """Trajectories by disposition so far."""
+    metrics: dict[str, float] = {}
+    """Means over all updates so far, weighted by trained trajectories: `staleness`, `mismatch_kl`, …"""
     ledger_index: int
     """The ledger index of the next record."""
     ledger_head: str
@@ -244,79 +250,6 @@ class CheckpointManifest(Document):
     config_digest: str
     code: str
     numerics: Numerics
-
-
-class EvaluationReport(Document):
-    """Success of one weights digest on one task-set digest."""
-
-    name: str
-    """What was evaluated, in a word: `warm-up`, `candidate`, …"""
-    checkpoint: str
-    """`RUN@STEP`, a stage, or a registry entry."""
-    weights_sha256: str
-    tasks: str
-    tasks_sha256: str
-    temperature: float
-    seed: int
-    n: int
-    success: float
-    low: float
-    high: float
-    """Wilson interval at `confidence`."""
-    confidence: float
-    reward: float
-    scores: dict[str, float]
-    """Task id → mean success of its samples."""
-    statuses: dict[str, int]
-    trajectories: str
-    """Key prefix of the shards that hold the episodes."""
-    code: str
-    seconds: float
-
-
-class Promotion(Section):
-    """One entry of a channel's history."""
-
-    ref: str
-    """`RUN@STEP`"""
-    weights: WeightsRef
-    ledger_head: str
-    report: str
-    """Key of the gate's evaluation report."""
-    previous: str
-    """The ref that it replaced; empty for the first."""
-    reason: str
-    time: float
-
-
-class Channel(Document):
-    """A registry pointer: its last entry is the champion."""
-
-    name: str
-    channel: str
-    history: tuple[Promotion, ...]
-
-    @property
-    def champion(self) -> Promotion | None:
-        return self.history[-1] if self.history else None
-
-
-class GateDecision(Document):
-    """What the promotion gate found for a run's candidate."""
-
-    candidate: str
-    weights_sha256: str
-    baseline: str
-    baseline_sha256: str
-    promoted: bool
-    improvement: float
-    low: float
-    high: float
-    """Paired bootstrap interval of the improvement."""
-    confidence: float
-    reason: str
-    reports: tuple[str, ...]
-    time: float
 
 
 class SFTSpec(Document):
@@ -334,22 +267,3 @@ class SFTSpec(Document):
     data_sha256: str
     inputs: tuple[Parent, ...]
     """What the stage's key hashes beside its configuration; written into its manifest."""
-
-
-class EvaluationSpec(Document):
-    """What an evaluation process is to do; its report goes to `<output>/report.json`, its shards below `<output>`."""
-
-    run: str
-    name: str
-    checkpoint: str
-    weights: WeightsRef
-    config: dict[str, Any]
-    folder: str
-    tasks: str
-    """Key of the task file in the store."""
-    tasks_sha256: str
-    temperature: float
-    samples: int
-    seed: int
-    confidence: float
-    output: str

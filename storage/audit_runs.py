@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from schemas import keys
 from schemas.errors import AuditViolation, RequestError
-from schemas.manifest import Channel, CheckpointManifest, RLSpec, RunManifest
+from schemas.manifest import CheckpointManifest, RLSpec, RunManifest
+from schemas.promotion import Channel
 from storage.objects import ObjectStore, find
 
 

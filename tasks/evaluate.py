@@ -2,7 +2,7 @@
 
 from schemas import keys
 from schemas.errors import HeadraceError, RunStopped
-from schemas.manifest import EvaluationReport, EvaluationSpec
+from schemas.evaluation import EvaluationReport, EvaluationSpec
 from tasks import processes
 from tasks.session import Session
 from tasks.supervise import Restarts, keep_running

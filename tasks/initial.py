@@ -13,7 +13,8 @@ from schemas import keys
 from schemas.config import Run
 from schemas.digest import digest, sha256
 from schemas.errors import RequestError
-from schemas.manifest import Channel, Parent, Promotion, WeightsRef
+from schemas.manifest import Parent, WeightsRef
+from schemas.promotion import Channel, Promotion
 from storage.audit_runs import find_checkpoint
 from storage.objects import ObjectExists, ObjectStore, find
 from storage.open import open_source

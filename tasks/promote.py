@@ -8,7 +8,9 @@ import time
 
 from schemas import keys, seeds
 from schemas.errors import RunStopped
-from schemas.manifest import Channel, EvaluationReport, GateDecision, Promotion, WeightsRef
+from schemas.evaluation import EvaluationReport
+from schemas.manifest import WeightsRef
+from schemas.promotion import Channel, GateDecision, Promotion
 from storage.objects import GenerationMismatch, find
 from tasks.evaluate import evaluate
 from tasks.initial import read_champion, read_channel

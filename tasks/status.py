@@ -7,8 +7,9 @@ from typing import Any
 from schemas import config_text, keys
 from schemas.config import Run
 from schemas.errors import RequestError
+from schemas.evaluation import EvaluationReport
 from schemas.ledger import Disposition, Kind
-from schemas.manifest import EvaluationReport, RunManifest
+from schemas.manifest import RunManifest
 from storage.audit_runs import folders
 from storage.control import read_window, read_worker
 from storage.ledger import read_entry

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas import keys, seeds
-from schemas.manifest import EvaluationReport, GateDecision, RLManifest, RunManifest, StageManifest, WeightsRef
+from schemas.evaluation import EvaluationReport
+from schemas.manifest import RLManifest, RunManifest, StageManifest, WeightsRef
+from schemas.promotion import GateDecision
 from storage.objects import ObjectStore, find
 from tasks import plan
 from tasks.initial import read_channel

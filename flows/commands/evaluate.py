@@ -3,7 +3,7 @@
 import argparse
 
 from flows import beside
-from schemas.manifest import EvaluationReport
+from schemas.evaluation import EvaluationReport
 from storage.open import open_store
 from tasks.checkpoints import find
 from tasks.request import root_url

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from flows.cli import main
-from schemas.manifest import Channel, RunManifest
+from schemas.manifest import RunManifest
+from schemas.promotion import Channel
 from storage.open import open_store
 from tasks.record import read_run
 from tasks.request import load

@@ -9,7 +9,8 @@ from support.rollouts import TASKS, config, load, put_tasks, sealed
 from rollout.evaluate import Evaluation, report_key
 from rollout.statistics import wilson
 from schemas.errors import RunStopped
-from schemas.manifest import EvaluationReport, EvaluationSpec, WeightsRef
+from schemas.evaluation import EvaluationReport, EvaluationSpec
+from schemas.manifest import WeightsRef
 from storage.memory import MemoryStore
 
 OUTPUT = "runs/test/evaluations/k1"

@@ -6,7 +6,8 @@ from support.protocol import BASE, config, spec
 
 from schemas import keys
 from schemas.errors import RequestError
-from schemas.manifest import Channel, CheckpointManifest, Parent, Promotion, RunManifest, StageManifest, WeightsRef
+from schemas.manifest import CheckpointManifest, Parent, RunManifest, StageManifest, WeightsRef
+from schemas.promotion import Channel, Promotion
 from storage.audit_impact import impact
 from storage.memory import MemoryStore
 

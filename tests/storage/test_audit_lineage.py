@@ -8,7 +8,8 @@ from support.protocol import BASE, config, spec, trajectory
 
 from schemas import keys
 from schemas.errors import AuditViolation
-from schemas.manifest import Channel, Parent, Promotion, RunManifest, StageManifest, WeightsRef
+from schemas.manifest import Parent, RunManifest, StageManifest, WeightsRef
+from schemas.promotion import Channel, Promotion
 from schemas.trajectory import Status
 from storage import audit
 from storage.audit_runs import folders

@@ -8,7 +8,9 @@ import pytest
 
 from schemas import keys
 from schemas.errors import RunStopped
-from schemas.manifest import Channel, EvaluationReport, Promotion, RunManifest, SFTSpec, Window
+from schemas.evaluation import EvaluationReport
+from schemas.manifest import RunManifest, SFTSpec, Window
+from schemas.promotion import Channel, Promotion
 from storage.objects import ObjectStore
 from tasks import promote, record, reinforce, scratch, survey, warm_up
 from tasks.children import Event

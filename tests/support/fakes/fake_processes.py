@@ -8,10 +8,9 @@ import sys
 import time
 
 from schemas import keys
+from schemas.evaluation import EvaluationReport, EvaluationSpec
 from schemas.manifest import (
     CheckpointManifest,
-    EvaluationReport,
-    EvaluationSpec,
     Numerics,
     RLManifest,
     RLSpec,
