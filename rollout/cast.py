@@ -4,10 +4,10 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+from models.plugins import load_object
 from rollout.agents import ConversationAgentBase, ModelAgent, ToolAgent
 from rollout.calculator import CalculatorTool
 from rollout.environments import BaseTaskEnv, TaskEnvironment, ToolEnvironment
-from rollout.plugins import load_object
 from rollout.rewards import REWARDS, RewardFunction
 from rollout.tools import BaseTool, ToolManager
 from schemas.config import Environment

@@ -3,8 +3,8 @@
 from typing import Any
 
 from models.config import DecoderConfig
+from models.plugins import load_object
 from rollout.engine import Engine
-from rollout.plugins import load_object
 from rollout.scripted import ScriptedEngine
 from schemas.config import Rollout
 

@@ -8,13 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.base import Section
-
-Positive = Annotated[int, Field(gt=0)]
-Count = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
+from schemas.algorithms import Loss
+from schemas.base import Count, Fraction, Name, Positive, PositiveFloat, Section
 
 
 class Architecture(Section):
@@ -163,21 +158,6 @@ class Rollout(Section):
     it in the store alone."""
     deployment: str = "rollout-worker/headrace"
     """The Prefect deployment of workers, as FLOW/NAME."""
-
-
-class Loss(Section):
-    """The policy loss: clipped surrogate against the log-probs of the policy that sampled (PPO; GRPO)."""
-
-    advantage: Literal["grpo"] = "grpo"
-    """`grpo`: (reward - group mean) / group standard deviation."""
-    clip_low: PositiveFloat = 0.2
-    clip_high: PositiveFloat = 0.2
-    """The ratio is clipped to [1 - clip_low, 1 + clip_high]."""
-    dual_clip: PositiveFloat | None = 3.0
-    """For negative advantages the loss is bounded by this multiple of the advantage (dual-clip PPO)."""
-    aggregation: Literal["token_mean", "sequence_mean"] = "token_mean"
-    filter_zero_advantage: bool = False
-    """End groups whose rewards are all equal as `zero_advantage` instead of training them."""
 
 
 class RL(Section):

@@ -13,6 +13,7 @@ def references(config: Run) -> Iterator[tuple[str, str]]:
     environment = config.environment
     named = [("environment.environment", environment.environment), ("environment.agent", environment.agent)]
     named += [("environment.reward", environment.reward), ("rollout.script", config.rollout.script)]
+    named += [("rl.loss.advantage", config.rl.loss.advantage), ("rl.loss.policy", config.rl.loss.policy)]
     named += [("environment.tools", tool) for tool in environment.tools]
     return ((setting, name) for setting, name in named if ":" in name)
 

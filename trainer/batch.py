@@ -23,6 +23,8 @@ class Batch(NamedTuple, Generic[Array]):
     """[R, T] float32: 1 where the policy sampled the token."""
     behaviour: Array
     """[R, T] float32: log-probs under the policies that sampled."""
+    reference: Array
+    """[R, T] float32: log-probs under the policy that divergence is measured from; 0 where none is."""
     advantages: Array
     """[R] float32."""
     weights: Array
@@ -57,6 +59,7 @@ def empty(rows: int, length: int) -> Batch[np.ndarray]:
         valid=valid,
         mask=np.zeros((rows, length), np.float32),
         behaviour=np.zeros((rows, length), np.float32),
+        reference=np.zeros((rows, length), np.float32),
         advantages=np.zeros(rows, np.float32),
         weights=np.zeros(rows, np.float32),
     )

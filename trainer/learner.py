@@ -19,13 +19,14 @@ from storage import ledger
 from storage.ledger import Entry
 from storage.objects import ObjectStore, write_pause
 from trainer import metrics, recovery
-from trainer.advantages import ADVANTAGES
+from trainer.advantages import find_advantage
 from trainer.assembler import GroupAssembler, Row
 from trainer.candidates import ClaimWatch, candidates
 from trainer.checkpoints import write_checkpoint
 from trainer.progress import Bounds, Progress, from_checkpoint
 from trainer.publish import Publisher
 from trainer.record import StepRows, ended, step_rows, unreadable_rows
+from trainer.shaping import shaping
 from trainer.staleness import Selection, StalenessPolicy
 from trainer.tail import ShardTail
 from trainer.updater import Updater
@@ -67,6 +68,8 @@ class AgenticRLLearner:
         self.last_checkpoint: int | None = None
         self._report, self._stop, self._clock, self._sleep = report, stop, clock, sleep
         self._compact = compact
+        self._shape = shaping(rl.loss, self.config.rollout.max_length, updater)
+        self._advantage = find_advantage(rl.loss.advantage, spec.folder)
         self._time = metrics.Clock()
         self._config_digest = digest(spec.config)
 
@@ -146,7 +149,8 @@ class AgenticRLLearner:
             selection,
             self.assembler,
             self.progress.version,
-            ADVANTAGES[self.config.rl.loss.advantage],
+            self._shape,
+            self._advantage,
             self.assembler.take_aside(),
             self.tail.take_unreadable(),
         )

@@ -56,7 +56,7 @@ def build(
         return save_weights(store, prefix, decoder, params, tokenizer, config.rl.publish_dtype, origin)
 
     publisher = Publisher(store, base, spec.run, name, save, config.rl.publish_dtype, keep=config.rl.max_staleness + 2)
-    updater = JaxUpdater(store, base, config, decoder, params)
+    updater = JaxUpdater(store, base, config, decoder, params, spec.folder)
     return AgenticRLLearner(store, spec, base, updater, publisher, report=emit, stop=stop_requested, compact=compact)
 
 

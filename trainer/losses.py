@@ -1,13 +1,32 @@
-"""Policy losses and their aggregation: pure functions of arrays, with sums and counts kept apart until the end.
+"""Policy losses: pure functions from log-probs and advantages to a loss for each token. B rows, T tokens.
 
-B rows, T tokens. A batch is summed in micro-batches and shards without changing what is computed, because nothing is
-divided before every part has been added.
+A loss of your own is a function of (`Terms`, the settings of `rl.loss`) to a `PolicyLoss`.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from models.plugins import load_object
+from schemas.algorithms import Loss
+
+BOUND = 20.0
+"""Log-ratios are kept in ±20 against overflow."""
+
+
+class Terms(NamedTuple):
+    """What a loss is made of."""
+
+    logprobs: jax.Array
+    """[B, T] of the sampled tokens, under the policy that learns."""
+    old: jax.Array
+    """[B, T] under the policy that ratios are taken against: the one that sampled, or the learner's at the step."""
+    advantages: jax.Array
+    """[B, T], the same for every token of a row unless a critic tells tokens apart."""
+    mask: jax.Array
+    """[B, T] 1 where the policy sampled the token."""
 
 
 class PolicyLoss(NamedTuple):
@@ -19,76 +38,67 @@ class PolicyLoss(NamedTuple):
     """1 where the clip decides the loss."""
 
 
-def clipped_surrogate(
-    logprobs: jax.Array,
-    behaviour: jax.Array,
-    advantages: jax.Array,
-    *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None,
-) -> PolicyLoss:
-    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7) against the policy that sampled; dual clip: arXiv 1912.09729.
+def log_ratio(terms: Terms) -> jax.Array:
+    """[B, T] log(now / old), bounded."""
+    return jnp.clip(terms.logprobs - terms.old, -BOUND, BOUND)
 
-    logprobs, behaviour [B, T]: log-probs of the sampled tokens now and when they were sampled; advantages [B].
-    GRPO (arXiv 2402.03300) is this loss with group-relative advantages. Log-ratios are kept in ±20 against overflow.
+
+def sequence_log_ratio(terms: Terms) -> jax.Array:
+    """[B, 1] mean of a row's log-ratios over its sampled tokens: the log of their geometric mean."""
+    total = jnp.sum(log_ratio(terms) * terms.mask, axis=1, keepdims=True)
+    return total / jnp.maximum(jnp.sum(terms.mask, axis=1, keepdims=True), 1.0)
+
+
+def ppo(terms: Terms, settings: Loss) -> PolicyLoss:
+    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7); for negative advantages the dual clip of arXiv 1912.09729.
+
+    GRPO (arXiv 2402.03300, eq. 3) is this loss with group-relative advantages; DAPO (arXiv 2503.14476, eq. 8) with a
+    higher upper bound.
     """
-    ratio = jnp.exp(jnp.clip(logprobs - behaviour, -20.0, 20.0))
-    advantage = advantages[:, None]
-    free, held = -advantage * ratio, -advantage * jnp.clip(ratio, 1.0 - clip_low, 1.0 + clip_high)
-    loss, clipped = jnp.maximum(free, held), held > free
-    if dual_clip is not None:
-        ceiling = -advantage * dual_clip
-        bounded = (advantage < 0) & (ceiling < loss)
-        loss, clipped = jnp.where(bounded, ceiling, loss), clipped | bounded
-    return PolicyLoss(loss, ratio, clipped.astype(jnp.float32))
+    found = _surrogate(jnp.exp(log_ratio(terms)), terms.advantages, settings)
+    if settings.dual_clip is None:
+        return found
+    ceiling = -terms.advantages * settings.dual_clip
+    bounded = (terms.advantages < 0) & (ceiling < found.loss)
+    clipped = jnp.maximum(found.clipped, bounded.astype(jnp.float32))
+    return PolicyLoss(jnp.where(bounded, ceiling, found.loss), found.ratio, clipped)
 
 
-def token_mean(values: jax.Array, mask: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sum and count for the mean over all sampled tokens of the batch (DAPO, arXiv 2503.14476). values, mask [B, T]."""
-    weight = mask * weights[:, None]
-    return jnp.sum(values * weight), jnp.sum(weight)
+def gspo(terms: Terms, settings: Loss) -> PolicyLoss:
+    """GSPO (arXiv 2507.18071, eq. 5): the surrogate of the sequence's geometric mean ratio, the same for each token."""
+    ratio = jnp.exp(sequence_log_ratio(terms)) * jnp.ones_like(terms.logprobs)
+    return _surrogate(ratio, terms.advantages, settings)
 
 
-def sequence_mean(values: jax.Array, mask: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sum and count for the mean over sequences of their token means (GRPO). weights [B] is 0 for padding rows."""
-    per_row = jnp.sum(values * mask, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1.0)
-    return jnp.sum(per_row * weights), jnp.sum(weights)
+def gspo_token(terms: Terms, settings: Loss) -> PolicyLoss:
+    """GSPO-token (arXiv 2507.18071, eq. 13): the value of `gspo`, with each token's own gradient."""
+    token = jnp.exp(terms.logprobs - jax.lax.stop_gradient(terms.logprobs))
+    ratio = jax.lax.stop_gradient(jnp.exp(sequence_log_ratio(terms))) * token
+    return _surrogate(ratio, terms.advantages, settings)
 
 
-AGGREGATIONS = {"token_mean": token_mean, "sequence_mean": sequence_mean}
-"""By the name in `rl.loss.aggregation`: (values, mask, weights) → (sum, count)."""
+def cispo(terms: Terms, settings: Loss) -> PolicyLoss:
+    """CISPO (MiniMax-M1, arXiv 2506.13585, eq. 4): REINFORCE with clipped weights, so that no token loses its gradient.
+
+    The loss is the gradient's: weight x advantage x log-prob, the weight held constant.
+    """
+    ratio = jnp.exp(log_ratio(terms))
+    weight = jax.lax.stop_gradient(jnp.clip(ratio, 1.0 - settings.clip_low, 1.0 + settings.clip_high))
+    clipped = (weight != jax.lax.stop_gradient(ratio)).astype(jnp.float32)
+    return PolicyLoss(-weight * terms.advantages * terms.logprobs, ratio, clipped)
 
 
-def metric_sums(
-    policy: PolicyLoss,
-    logprobs: jax.Array,
-    behaviour: jax.Array,
-    entropy: jax.Array,
-    mask: jax.Array,
-) -> dict[str, jax.Array]:
-    """Sums (and one maximum) over sampled tokens from which a step's metrics are made (`means`)."""
-    gap = jnp.clip(behaviour - logprobs, -20.0, 20.0) * mask
-    return {
-        "tokens": jnp.sum(mask),
-        "clip_fraction": jnp.sum(policy.clipped * mask),
-        "ratio": jnp.sum(policy.ratio * mask),
-        "ratio_squared": jnp.sum(policy.ratio**2 * mask),
-        "ratio_max": jnp.max(policy.ratio * mask),
-        "entropy": jnp.sum(entropy * mask),
-        # KL(sampler || learner) by the k3 estimator: exp(-gap) - 1 + gap, each term at least 0
-        "mismatch_kl": jnp.sum((jnp.exp(-gap) - 1.0 + gap) * mask),
-    }
+def _surrogate(ratio: jax.Array, advantages: jax.Array, settings: Loss) -> PolicyLoss:
+    held = -advantages * jnp.clip(ratio, 1.0 - settings.clip_low, 1.0 + settings.clip_high)
+    free = -advantages * ratio
+    return PolicyLoss(jnp.maximum(free, held), ratio, (held > free).astype(jnp.float32))
 
 
-def merged(one: dict[str, jax.Array], other: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """The metric sums of two micro-batches together."""
-    return {k: (jnp.maximum if k.endswith("_max") else jnp.add)(v, other[k]) for k, v in one.items()}
+PolicyLossFunction = Callable[[Terms, Loss], PolicyLoss]
+POLICY_LOSSES: dict[str, PolicyLossFunction] = {"ppo": ppo, "gspo": gspo, "gspo_token": gspo_token, "cispo": cispo}
+"""By the name in `rl.loss.policy`."""
 
 
-def means(sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Metrics from `metric_sums`: means per token, and the effective sample size (Kish) as a share of the tokens."""
-    tokens = jnp.maximum(sums["tokens"], 1.0)
-    out = {k: sums[k] / tokens for k in ("clip_fraction", "ratio", "entropy", "mismatch_kl")}
-    out["effective_sample_size"] = sums["ratio"] ** 2 / jnp.maximum(sums["ratio_squared"] * tokens, 1e-9)
-    return out | {"ratio_max": sums["ratio_max"]}
+def find_policy_loss(name: str, folder: str) -> PolicyLossFunction:
+    """The built-in or the user's own function of this name; RequestError where there is none."""
+    return POLICY_LOSSES[name] if name in POLICY_LOSSES else load_object(name, folder, "rl.loss.policy")

@@ -1,17 +1,16 @@
 """From a selection to the ledger record of a step: every row that ends here, with its one disposition."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from schemas.ledger import Disposition, Kind, LedgerRow
+from trainer.advantages import Advantage, Rewards
 from trainer.assembler import GroupAssembler, Row
+from trainer.shaping import Shape
 from trainer.staleness import Selection
-
-Advantage = Callable[[np.ndarray], np.ndarray]
-"""[G] rewards of a group's survivors → [G] advantages."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +27,18 @@ def step_rows(
     selection: Selection,
     assembler: GroupAssembler,
     version: int,
+    shape: Shape,
     advantage: Advantage,
     aside: Sequence[tuple[Row, Disposition, str]],
     unreadable: Iterable[tuple[str, int, str]],
 ) -> StepRows:
     """Everything that ends at the step whose version is `version`."""
-    batch: list[Row] = []
-    advantages: list[float] = []
+    groups = [assembler.get(number) for number in selection.train]
+    survivors = [group.survivors() for group in groups]
+    batch = tuple(row for rows in survivors for row in rows)
+    advantages = _advantages(shape(batch), [len(rows) for rows in survivors], advantage)
     rest: list[LedgerRow] = []
-    for number in selection.train:
-        group = assembler.get(number)
-        survivors = group.survivors()
-        rewards = np.array([r.trajectory.reward for r in survivors], dtype=np.float64)
-        batch += survivors
-        advantages += [float(np.float32(a)) for a in advantage(rewards)]
+    for number, group in zip(selection.train, groups, strict=True):
         rest += [ended(r, Disposition.FAILED, r.trajectory.detail) for r in group.failures]
         rest.append(LedgerRow(Kind.GROUP, group=number, disposition=Disposition.TRAINED))
     for number, (disposition, reason) in selection.settle.items():
@@ -49,7 +46,13 @@ def step_rows(
     rest += [ended(row, disposition, reason) for row, disposition, reason in aside]
     rest += unreadable_rows(unreadable)
     trained = [_trained(r, i, a, version) for i, (r, a) in enumerate(zip(batch, advantages, strict=True))]
-    return StepRows(tuple(batch), tuple(advantages), (*trained, *rest))
+    return StepRows(batch, advantages, (*trained, *rest))
+
+
+def _advantages(rewards: Rewards, sizes: list[int], advantage: Advantage) -> tuple[float, ...]:
+    """Of every row, group by group, in the float32 that the ledger keeps."""
+    parts = np.split(rewards, np.cumsum(sizes)[:-1]) if sizes else []
+    return tuple(float(np.float32(a)) for part in parts for a in advantage(part))
 
 
 def _settled(assembler: GroupAssembler, number: int, disposition: Disposition, reason: str) -> list[LedgerRow]:

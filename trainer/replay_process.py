@@ -151,7 +151,7 @@ def main(args: argparse.Namespace) -> None:
     from trainer.jax_updater import JaxUpdater
 
     decoder, params, _ = load_weights(store, spec.initial)
-    updater = JaxUpdater(store, args.base, config, decoder, params)
+    updater = JaxUpdater(store, args.base, config, decoder, params, spec.folder)
     found = replay_checkpoint(store, spec, args.base, args.step, updater, from_start=args.from_start)
     emit("replay", **asdict(found))
 

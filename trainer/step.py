@@ -10,9 +10,13 @@ import optax
 from models.config import DecoderConfig
 from models.logprobs import token_logprobs
 from models.pure import Params
-from schemas.config import Loss
+from schemas.algorithms import Loss
+from trainer.aggregation import AGGREGATIONS
 from trainer.batch import Batch
-from trainer.losses import AGGREGATIONS, clipped_surrogate, means, merged, metric_sums
+from trainer.corrections import CORRECTIONS
+from trainer.divergence import LOSS_TERMS
+from trainer.loss_metrics import means, merged, metric_sums
+from trainer.losses import Terms, find_policy_loss
 
 
 class TrainState(NamedTuple):
@@ -33,24 +37,41 @@ def init_state(params: Params, optimizer: optax.GradientTransformation) -> Train
     return TrainState(params, optimizer.init(params))
 
 
-def make_rl_step(config: DecoderConfig, loss: Loss, optimizer: optax.GradientTransformation, parts: int = 1) -> Step:
-    """A step of the clipped policy loss; the batch is taken in `parts` equal micro-batches."""
-    aggregate = AGGREGATIONS[loss.aggregation]
+def make_rl_step(
+    config: DecoderConfig, loss: Loss, optimizer: optax.GradientTransformation, parts: int = 1, folder: str = ""
+) -> Step:
+    """A step of the policy loss that `loss` describes; the batch is taken in `parts` equal micro-batches.
+
+    `folder`: where a loss of the user's own lies. RequestError where it has no such function.
+    """
+    aggregate, policy_loss = AGGREGATIONS[loss.aggregation], find_policy_loss(loss.policy, folder)
 
     def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
         logprobs, entropy = token_logprobs(config, params, batch.tokens, positions(batch.tokens), batch.valid)
-        policy = clipped_surrogate(
-            logprobs,
-            batch.behaviour,
-            batch.advantages,
-            clip_low=loss.clip_low,
-            clip_high=loss.clip_high,
-            dual_clip=loss.dual_clip,
-        )
-        total, count = aggregate(policy.loss, batch.mask, batch.weights)
-        return total, (count, metric_sums(policy, logprobs, batch.behaviour, entropy, batch.mask))
+        old, weight = _proximal(loss, jax.lax.stop_gradient(logprobs), batch)
+        advantages = jnp.broadcast_to(batch.advantages[:, None], logprobs.shape)
+        policy = policy_loss(Terms(logprobs, old, advantages, batch.mask), loss)
+        values = policy.loss if weight is None else policy.loss * weight
+        sums = metric_sums(policy, logprobs, batch.behaviour, entropy, weight, batch.mask)
+        if loss.kl in LOSS_TERMS:
+            divergence = LOSS_TERMS[loss.kl](logprobs, batch.reference)
+            values += loss.kl_coefficient * divergence
+            sums["reference_kl"] = jnp.sum(divergence * batch.mask)
+        total, count = aggregate(values, batch.mask, batch.weights)
+        return total, (count, sums)
 
     return _jitted(part_loss, optimizer, parts, means)
+
+
+def _proximal(loss: Loss, now: jax.Array, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array | None]:
+    """What ratios are taken against, and the weight of each token.
+
+    A batch is trained by one update, so the learner's policy at the step is the one whose log-probs are at hand: a
+    decoupled loss needs no forward pass of its own.
+    """
+    if loss.correction == "none":
+        return batch.behaviour, None
+    return now, CORRECTIONS[loss.correction](now, batch.behaviour, batch.mask, loss)
 
 
 def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation) -> Step:

@@ -2,6 +2,9 @@
 
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from schemas.manifest import CheckpointManifest, Numerics, Probe
 from trainer.assembler import Row
 
@@ -11,6 +14,10 @@ class Updater(Protocol):
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
         """Train on a batch in this order; returns the step's metrics. RunStopped if the update is not finite."""
+        ...
+
+    def reference_gap(self, rows: tuple[Row, ...]) -> NDArray[np.float64]:
+        """[N] for each row the sum over its sampled tokens of log(sampler / reference): k1 of their divergence."""
         ...
 
     def probe(self) -> Probe:

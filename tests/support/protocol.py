@@ -4,6 +4,9 @@ import hashlib
 import json
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from schemas import keys, seeds
 from schemas.config import Run
 from schemas.config_text import check
@@ -115,6 +118,9 @@ class FakeUpdater:
         self.params = hashlib.sha256(f"{self.params}{batch}".encode()).hexdigest()
         self.updates += 1
         return {"loss": 0.0}
+
+    def reference_gap(self, rows: tuple[Row, ...]) -> NDArray[np.float64]:
+        return np.array([r.trajectory.sample / 8 for r in rows])
 
     def probe(self) -> Probe:
         return Probe(tokens=(1, 2), logprobs=(-1.0,))

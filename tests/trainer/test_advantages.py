@@ -1,4 +1,4 @@
-"""Advantages of a group: zero mean, unit scale, and nothing learnt where all rewards are equal."""
+"""Advantages of a group, each against its definition in plain Python."""
 
 import statistics
 
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.advantages import ADVANTAGES, grpo
+from schemas.algorithms import ADVANTAGES as NAMES
+from trainer.advantages import ADVANTAGES, dr_grpo, grpo, rloo
 
 REWARDS = st.lists(st.floats(0, 1, width=16), min_size=2, max_size=16)
 
@@ -31,5 +32,17 @@ def test_equal_rewards_teach_nothing(reward):
     assert grpo(np.full(5, reward)).tolist() == [0.0] * 5
 
 
+@given(REWARDS)
+def test_dr_grpo_only_centres(rewards):
+    mean = statistics.fmean(rewards)
+    np.testing.assert_allclose(dr_grpo(np.array(rewards)), [r - mean for r in rewards], atol=1e-12)
+
+
+@given(REWARDS)
+def test_rloo_compares_with_the_others(rewards):
+    wanted = [r - statistics.fmean([*rewards[:i], *rewards[i + 1 :]]) for i, r in enumerate(rewards)]
+    np.testing.assert_allclose(rloo(np.array(rewards)), wanted, atol=1e-12)
+
+
 def test_advantages_go_by_the_names_of_the_configuration():
-    assert ADVANTAGES["grpo"] is grpo
+    assert tuple(ADVANTAGES) == NAMES

@@ -13,7 +13,8 @@ from support.tiny import TINY, lively
 
 from models.pure import apply, flatten, init_params, nest
 from models.weights import params_digest
-from schemas.config import Loss, Optimizer
+from schemas.algorithms import PRESETS, Loss
+from schemas.config import Optimizer
 from trainer.batch import empty
 from trainer.optimizer import make_optimizer
 from trainer.step import init_state, make_rl_step, make_sft_step
@@ -34,6 +35,7 @@ def batch(rows=ROWS, used=ROWS):
         out.mask[i, 3:size] = draw.random(size - 3) < 0.7
         out.mask[i, 3] = 1
         out.behaviour[i] = -draw.random(LENGTH) * 4 * out.mask[i]
+        out.reference[i] = -draw.random(LENGTH) * 4 * out.mask[i]
         out.advantages[i], out.weights[i] = draw.normal(), 1
     return out
 
@@ -47,8 +49,17 @@ def start():
 
 
 @functools.cache
-def rl(aggregation="token_mean", parts=1):
-    return make_rl_step(SMALL, Loss(aggregation=aggregation), OPTIMIZER, parts)
+def rl(parts=1, **settings):
+    return make_rl_step(SMALL, Loss(**settings), OPTIMIZER, parts)
+
+
+LOSSES = [
+    *({"algorithm": name} for name in PRESETS),
+    {"aggregation": "sequence_mean"},
+    {"kl": "k2", "kl_coefficient": 0.3},
+    {"kl": "k3", "kl_coefficient": 0.3},
+    *({"correction": name, "correction_low": 0.1} for name in ("decoupled", "truncated", "icepop", "sequence_mask")),
+]
 
 
 @functools.cache
@@ -66,21 +77,24 @@ def close(one, other, atol=1e-6):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=atol), one, other)
 
 
-@pytest.mark.parametrize(("aggregation", "splits"), [("token_mean", (2, 4)), ("sequence_mean", (4,))])
-def test_micro_batches_change_nothing(aggregation, splits):
-    whole, figures = rl(aggregation)(state(), batch())
-    for parts in splits:
-        found, same = rl(aggregation, parts)(state(), batch())
-        # Adam's first update is the sign of the gradient: the moments are what shows a difference.
-        close(found.optimizer, whole.optimizer)
-        close(same, figures)
-
-
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
-def test_padding_rows_change_nothing(aggregation):
-    exact, figures = rl(aggregation)(state(), batch(rows=3, used=3))
-    padded, same = rl(aggregation)(state(), batch(rows=4, used=3))
+@pytest.mark.parametrize("settings", LOSSES, ids=str)
+def test_micro_batches_and_padding_rows_change_nothing(settings):
+    """Adam's first update is the sign of the gradient: the moments are what shows a difference."""
+    whole, figures = rl(**settings)(state(), batch())
+    found, same = rl(parts=4, **settings)(state(), batch())
+    close(found.optimizer, whole.optimizer)
+    close(same, figures)
+    exact, figures = rl(**settings)(state(), batch(rows=3, used=3))
+    padded, same = rl(**settings)(state(), batch(rows=4, used=3))
     close(padded.optimizer, exact.optimizer)
+    close(same, figures)
+    assert float(figures["grad_norm"]) > 0
+
+
+def test_two_micro_batches_are_like_one():
+    whole, figures = rl()(state(), batch())
+    found, same = rl(parts=2)(state(), batch())
+    close(found.optimizer, whole.optimizer)
     close(same, figures)
 
 
@@ -130,6 +144,30 @@ def _loss(params, b):
 def test_the_loss_is_the_papers():
     _, figures = rl()(state(), batch())
     assert float(figures["loss"]) == pytest.approx(_loss(start(), batch()), rel=1e-4)
+
+
+def _gaps(b):
+    """For each sampled token (log-prob now, row, place), in float64 and plain loops."""
+    scores = np.asarray(logits(start(), b.tokens, b.valid), np.float64)
+    for i, t in np.argwhere(b.mask):
+        row = scores[i, t - 1] - scores[i, t - 1].max()
+        yield row[b.tokens[i, t]] - np.log(np.exp(row).sum()), i, t
+
+
+def test_a_corrected_loss_weighs_plain_gradients_by_truncated_importance():
+    _, figures = rl(correction="truncated", correction_high=1.5)(state(), batch())
+    b = batch()
+    wanted = [-min(np.exp(now - b.behaviour[i, t]), 1.5) * b.advantages[i] for now, i, t in _gaps(b)]
+    assert float(figures["loss"]) == pytest.approx(np.mean(wanted), rel=1e-4)
+
+
+def test_divergence_from_the_reference_is_added_to_the_loss():
+    b = batch()
+    gaps = [now - b.reference[i, t] for now, i, t in _gaps(b)]
+    wanted = np.mean([np.exp(-g) - 1 + g for g in gaps])
+    _, figures = rl(kl="k3", kl_coefficient=0.3)(state(), b)
+    assert float(figures["reference_kl"]) == pytest.approx(wanted, rel=1e-4)
+    assert float(figures["loss"]) == pytest.approx(_loss(start(), batch()) + 0.3 * wanted, rel=1e-4)
 
 
 def test_a_step_compiles_once():
