@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
         ("promote", "let the gate decide on a checkpoint"),
     ):
         _command(commands, name, help_text).add_argument("checkpoint", metavar="RUN[@STEP]")
+    _registry(commands)
     _audit(commands)
     for name, help_text in (
         ("serve", "fire runs on a schedule from this process"),
@@ -84,6 +85,21 @@ def _config(command: argparse.ArgumentParser) -> None:
 
 def _json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _registry(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    for name, text in (
+        ("champion", "what a channel of the registry points to"),
+        ("history", "every champion that a channel has had"),
+        ("rollback", "let a channel go back to an earlier champion"),
+    ):
+        command = _command(commands, name, text)
+        command.add_argument("name", metavar="NAME", help="the model's name in the registry")
+        command.add_argument("--channel", default="production", metavar="CHANNEL", help="default: production")
+        if name == "rollback":
+            command.add_argument("--to", metavar="RUN@STEP", help="an earlier champion (default: the one before)")
+            command.add_argument("--reason", required=True, metavar="TEXT", help="why; the history keeps it")
+        _json(command)
 
 
 def _audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

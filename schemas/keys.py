@@ -50,6 +50,20 @@ def evaluation(run_name: str, key: str) -> str:
     return f"runs/{run_name}/evaluations/{key}"
 
 
+def gate(run_name: str, key: str) -> str:
+    """The folder of what the gate found for one candidate; the functions below take it as `gate_base`."""
+    return f"runs/{run_name}/gates/{key}"
+
+
+def gate_decision(gate_base: str, number: int) -> str:
+    return f"{gate_base}/decisions/{number:08d}.json"
+
+
+def gate_approval(gate_base: str) -> str:
+    """The question to a person, and the answer."""
+    return f"{gate_base}/approval.json"
+
+
 def trajectories(base: str) -> str:
     return f"{base}/trajectories"
 

@@ -20,7 +20,9 @@ class Promotion(Section):
     weights: WeightsRef
     ledger_head: str
     report: str
-    """Key of the gate's evaluation report."""
+    """Key of the gate's evaluation report; empty where no gate looked."""
+    decision: str = ""
+    """Key of the gate's decision; empty where no gate looked."""
     previous: str
     """The ref that it replaced; empty for the first."""
     reason: str

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from schemas import keys
 from schemas.config import Run
 from schemas.digest import digest, sha256
 from schemas.errors import RequestError
 from schemas.manifest import Parent, WeightsRef
-from schemas.promotion import Channel, Promotion
+from schemas.promotion import Promotion
 from storage.audit_runs import find_checkpoint
 from storage.objects import ObjectExists, ObjectStore, find
 from storage.open import open_source
+from tasks import registry
 from tasks.request import Request
 
 _CHECKPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99})@(\d+)")
@@ -65,18 +65,9 @@ def read_config_json(request: Request) -> dict[str, Any] | None:
     return json.loads(read("config.json"))
 
 
-def read_channel(store: ObjectStore, config: Run) -> tuple[Channel, int]:
-    """The channel that the configuration promotes to, and its generation; an empty one where there is none."""
-    key = keys.channel(config.registry_name, config.promotion.channel)
-    stored = find(store, key)
-    if stored is None:
-        return Channel(name=config.registry_name, channel=config.promotion.channel, history=()), 0
-    return Channel.from_bytes(stored.data, key), stored.generation
-
-
 def read_champion(store: ObjectStore, config: Run) -> Promotion | None:
-    """The newest promotion of the configuration's channel."""
-    return read_channel(store, config)[0].champion
+    """The champion of the configuration's channel."""
+    return registry.read(store, config.registry_name, config.promotion.channel)[0].champion
 
 
 def _parent(kind: str, ref: str, weights: WeightsRef) -> Parent:

@@ -11,9 +11,10 @@ from schemas.errors import RunStopped
 from schemas.evaluation import EvaluationReport
 from schemas.manifest import WeightsRef
 from schemas.promotion import Channel, GateDecision, Promotion
-from storage.objects import GenerationMismatch, find
+from storage.objects import find
+from tasks import registry
 from tasks.evaluate import evaluate
-from tasks.initial import read_champion, read_channel
+from tasks.initial import read_champion
 from tasks.session import Session
 from tasks.survey import Evaluation, decision_key, evaluation, gate_key
 
@@ -93,24 +94,24 @@ def _bootstrap(session: Session, candidate: EvaluationReport, baseline: Evaluati
 
 def _swap(session: Session, decision: GateDecision, candidate: WeightsRef, mine: Evaluation) -> None:
     """Append to the channel, unless the champion is no longer the one that was beaten."""
-    channel, generation = read_channel(session.store, session.request.config)
-    standing = channel.champion
-    if standing is not None and standing.weights.sha256 != decision.baseline_sha256:
-        raise RunStopped(f"{standing.ref} became champion while the gate decided: run again to compare with it")
-    entry = Promotion(
-        ref=decision.candidate,
-        weights=candidate,
-        ledger_head=_ledger_head(session, mine),
-        report=decision.reports[0],
-        previous=standing.ref if standing else "",
-        reason=decision.reason,
-        time=time.time(),
-    )
-    changed = Channel(name=channel.name, channel=channel.channel, history=(*channel.history, entry))
-    try:
-        session.store.swap(keys.channel(channel.name, channel.channel), changed.to_bytes(), generation)
-    except GenerationMismatch as error:
-        raise RunStopped("somebody else promoted while the gate decided: run again to compare with it") from error
+    config, ledger_head = session.request.config, _ledger_head(session, mine)
+
+    def make(channel: Channel) -> Promotion:
+        standing = channel.champion
+        if standing is not None and standing.weights.sha256 != decision.baseline_sha256:
+            raise RunStopped(f"{standing.ref} became champion while the gate decided: run again to compare with it")
+        return Promotion(
+            ref=decision.candidate,
+            by=registry.person(),
+            weights=candidate,
+            ledger_head=ledger_head,
+            report=decision.reports[0],
+            previous=standing.ref if standing else "",
+            reason=decision.reason,
+            time=time.time(),
+        )
+
+    registry.append(session.store, config.registry_name, config.promotion.channel, make)
 
 
 def _ledger_head(session: Session, mine: Evaluation) -> str:

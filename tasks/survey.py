@@ -11,8 +11,7 @@ from schemas.evaluation import EvaluationReport
 from schemas.manifest import RLManifest, RunManifest, StageManifest, WeightsRef
 from schemas.promotion import GateDecision
 from storage.objects import ObjectStore, find
-from tasks import plan
-from tasks.initial import read_channel
+from tasks import plan, registry
 from tasks.request import Request
 
 State = Literal["waiting", "ready", "finished"]
@@ -185,7 +184,8 @@ def read_rl(store: ObjectStore, base: str) -> RLManifest | None:
 
 
 def _registered(request: Request, weights: WeightsRef) -> bool:
-    channel, _ = read_channel(request.store, request.config)
+    config = request.config
+    channel, _ = registry.read(request.store, config.registry_name, config.promotion.channel)
     return any(p.weights.sha256 == weights.sha256 for p in channel.history)
 
 
