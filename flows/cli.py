@@ -23,6 +23,12 @@ def parser() -> argparse.ArgumentParser:
     status = _command(commands, "status", "how far runs are")
     status.add_argument("run", nargs="?", metavar="RUN")
     _json(status)
+    work = _command(commands, "work", "let workers of this machine join a run that is driven elsewhere")
+    work.add_argument("run", metavar="RUN")
+    work.add_argument("--workers", type=int, default=1, metavar="N", help="worker processes (default: 1)")
+    work.add_argument(
+        "--folder", default="", metavar="PATH", help="the user's modules here (default: where the run has them)"
+    )
     for name, help_text in (
         ("eval", "success of a checkpoint on the held-out tasks"),
         ("promote", "let the gate decide on a checkpoint"),

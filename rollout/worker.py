@@ -1,7 +1,8 @@
 """A rollout worker: claims groups as the window allows, plays them, seals what happened, follows the policy.
 
 It may be killed at any moment: what it sealed counts, the rest is played again by others.
-`python -P -m rollout.worker --root URL --base runs/RUN/rl-KEY [--index I]` runs one until the window closes.
+`python -P -m rollout.worker --root URL --base runs/RUN/rl-KEY [--index I] [--folder PATH]` runs one until the window
+closes. Any number of them may join and leave; `index` only names a worker and chooses its cores.
 """
 
 import argparse
@@ -157,6 +158,7 @@ def main(args: argparse.Namespace) -> None:
     store = open_store(args.root)
     key = keys.spec(args.base)
     spec = RLSpec.from_bytes(store.get(key).data, key)
+    spec = spec.model_copy(update={"folder": args.folder or spec.folder})
     bind(config_text.check(spec.config, key).rollout.cores, args.index)
     from models.stored import load_weights
 
@@ -164,9 +166,10 @@ def main(args: argparse.Namespace) -> None:
 
 
 def bind(cores: tuple[tuple[int, ...], ...], index: int) -> None:
-    """Bind this process to its share of the cores, where the system can."""
+    """Bind this process to its share of the cores, where the system can and as far as this machine has them."""
     if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores[index % len(cores)])
+        present = os.sched_getaffinity(0).intersection(cores[index % len(cores)])
+        os.sched_setaffinity(0, present or os.sched_getaffinity(0))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -174,6 +177,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--root", required=True)
     out.add_argument("--base", required=True)
     out.add_argument("--index", type=int, default=0)
+    out.add_argument("--folder", default="")
     return out
 
 

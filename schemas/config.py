@@ -152,12 +152,16 @@ class Rollout(Section):
     max_takeovers: Positive = 3
     """Times a group may pass to another worker before the learner ends it as failed."""
     cores: tuple[tuple[int, ...], ...] = ()
-    """Processor cores of each worker; empty: not bound."""
+    """Processor cores of each worker, given out in turn; empty: not bound. Cores that a machine lacks are left out."""
     infrastructure: Literal["process", "deployment"] = "process"
     """`process`: the run starts its workers beside itself. `deployment`: it asks `deployment` for them, and they meet
     it in the store alone."""
-    deployment: str = "rollout-worker/headrace"
-    """The Prefect deployment of workers, as FLOW/NAME."""
+    deployment: Annotated[str, Field(pattern=r"^[^/]+/[^/]+$")] = "rollout-worker/headrace"
+    """The Prefect deployment of workers, as FLOW/NAME. The run asks for it `workers` times, one worker each."""
+    join_seconds: PositiveFloat = 300.0
+    """`deployment`: the run stops with the cause when no worker is there for so long."""
+    driver_seconds: PositiveFloat = 300.0
+    """A worker that joined from elsewhere leaves when nobody has driven the run for so long."""
 
 
 class RL(Section):
@@ -346,7 +350,7 @@ def _check_evaluation(evaluation: Evaluation, promotion: Promotion) -> None:
 _ROLLOUT_FREE = frozenset(
     {"workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
 )
-_ROLLOUT_FREE |= {"infrastructure", "deployment"}
+_ROLLOUT_FREE |= {"infrastructure", "deployment", "join_seconds", "driver_seconds"}
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
 _RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
 

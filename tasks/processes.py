@@ -13,9 +13,10 @@ def scratch(root: str, run: str) -> Command:
     return Command("scratch", "tasks.scratch", ("--root", root, "--run", run))
 
 
-def worker(root: str, base: str, index: int) -> Command:
-    """Roll out episodes of an RL stage."""
-    return Command(f"worker-{index}", "rollout.worker", ("--root", root, "--base", base, "--index", str(index)))
+def worker(root: str, base: str, index: int, folder: str = "") -> Command:
+    """Roll out episodes of an RL stage. `folder`: where the user's modules lie, if not where the stage says."""
+    where = ("--folder", folder) if folder else ()
+    return Command(f"worker-{index}", "rollout.worker", ("--root", root, "--base", base, "--index", str(index), *where))
 
 
 def learner(root: str, base: str) -> Command:

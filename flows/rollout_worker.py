@@ -1,0 +1,53 @@
+"""The flow `rollout-worker`: workers of a work pool join a run that is driven elsewhere, by the store alone.
+
+The driver asks for it where `rollout.infrastructure = "deployment"`; anybody may start more of them or cancel some.
+"""
+
+import threading
+from typing import Annotated, Any
+
+from prefect import flow, get_run_logger
+from pydantic import Field
+
+from flows import worker_lines
+from schemas.errors import RequestError
+from storage import open as stores
+from tasks import join
+
+
+@flow(name="rollout-worker", persist_result=False)
+def rollout_worker(
+    root: str,
+    run: str,
+    base: str = "",
+    workers: Annotated[int, Field(ge=1)] = 1,
+    first: int | None = None,
+    folder: str = "",
+) -> str:
+    """Keep workers at a run until its RL ends; returns why they left.
+
+    `root` is the store, `base` an RL stage of the run (default: its newest), `first` the number of the first worker,
+    `folder` where the user's modules lie on this machine (default: where the run has them).
+    """
+    store, sink = stores.open_store(root), worker_lines.WorkerLines(get_run_logger().info)
+    return join.join(
+        store, run, sink=sink, stop=threading.Event(), base=base, workers=workers, first=first, folder=folder
+    )
+
+
+def deployment(work_pool: str | None, name: str = "rollout-worker/headrace") -> Any:
+    """The deployment of this flow for a work pool, named as `rollout.deployment` names it."""
+    from prefect.deployments.runner import EntrypointType
+
+    flow_name, _, own = name.partition("/")
+    if flow_name != rollout_worker.name:
+        raise RequestError(
+            f"rollout.deployment = {name} is of another flow: workers are deployments of {rollout_worker.name}, such "
+            f"as {rollout_worker.name}/headrace"
+        )
+    return rollout_worker.to_deployment(
+        name=own,
+        description="Rollout workers for runs whose rollout.infrastructure is deployment",
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        work_pool_name=work_pool,
+    )
