@@ -36,7 +36,10 @@ def _reinforce(here: Session) -> None:
         return
     base = reinforce.open_stage(here)
     learner = stages.learn.submit(run, base)
-    workers = [stages.roll_out.submit(run, base, i) for i in range(here.request.config.rollout.workers)]
+    if here.request.config.rollout.infrastructure == "deployment":
+        workers = [stages.roll_out_elsewhere.submit(run, base)]
+    else:
+        workers = [stages.roll_out.submit(run, base, i) for i in range(here.request.config.rollout.workers)]
     for future in [learner, *workers]:
         future.result()
     _raise_cause(here)

@@ -14,7 +14,7 @@ from schemas import keys
 from schemas.config_text import check
 from storage.objects import ObjectStore
 from storage.open import open_store
-from tasks import record, session
+from tasks import record, session, worker_pool
 from tasks.initial import check_initial, read_champion
 from tasks.lease import LeaseTaken, hold
 from tasks.request import from_plain
@@ -30,6 +30,7 @@ def fire(config: dict[str, Any], folder: str, root: str, run: str, schedule: str
                 stack.enter_context(hold(store, keys.schedule_lease(schedule), f"the schedule {schedule}", run=name))
             request = from_plain(_config(store, config, name), folder, root, name)
             check_initial(request)
+            worker_pool.check(request.config.rollout)
             manifest = record.prepare(request, schedule=schedule)
             stack.enter_context(session.opened(request, manifest, lines.Lines()))
         except LeaseTaken as error:

@@ -1,9 +1,10 @@
-"""Reinforcement learning: N workers beside the learner, each a process under a supervising call.
+"""Reinforcement learning: N workers beside the learner, each a process under a supervising call, or workers elsewhere.
 
 They meet only in the store. The learner ends the stage; the workers leave when its window closes. When one of them
 can't go on, all stop with the first cause.
 """
 
+import time
 from collections.abc import Callable
 
 from schemas import keys
@@ -13,10 +14,17 @@ from storage.control import read_window
 from storage.objects import find
 from tasks import processes
 from tasks.children import Command, Event
+from tasks.fleet import Fleet
 from tasks.last_step import LastStep
 from tasks.session import Session
 from tasks.supervise import Restarts, keep_running
 from tasks.survey import Stage, read_rl
+from tasks.worker_pool import PoolUnreachable, PrefectPool, WorkerPool
+
+ROUND_SECONDS = 2.0
+"""How often workers elsewhere are looked at."""
+LEAVE_SECONDS = 30.0
+"""How long they may take to leave when RL has ended, before they are cancelled."""
 
 
 def open_stage(session: Session) -> str:
@@ -45,6 +53,49 @@ def roll_out(session: Session, base: str, index: int) -> str:
     while ended == "finished" and _window_opens(session, base):
         ended = _keep(session, command, silence, Restarts(limit=6))
     return ended
+
+
+def roll_out_elsewhere(session: Session, base: str, pool: WorkerPool | None = None) -> str:
+    """Keep the run's workers on other machines until the stage ends; returns how it ended."""
+    config = session.request.config
+    pool = pool or PrefectPool(config.rollout.deployment)
+    fleet = Fleet(session.store, base, session.request.run, config, pool, session.tell)
+    try:
+        _watch(session, fleet)
+    except HeadraceError as error:
+        session.fail(error)
+        return "failed"
+    finally:
+        _dismiss(session, fleet)
+    return "stopped" if session.stop.is_set() else "finished"
+
+
+def _watch(session: Session, fleet: Fleet) -> None:
+    """Rounds until the learner has ended. While Prefect does not answer, what is at work stays at work."""
+    silent = False
+    while not (session.stop.is_set() or session.learned.is_set()):
+        try:
+            fleet.round()
+            silent = False
+        except PoolUnreachable as error:
+            if not silent:
+                session.tell("workers", {"event": "log", "message": f"{error}; asking again until it does"})
+            silent = True
+        end = time.monotonic() + ROUND_SECONDS
+        while time.monotonic() < end and not session.stop.is_set() and not session.learned.wait(0.1):
+            pass
+
+
+def _dismiss(session: Session, fleet: Fleet) -> None:
+    """Workers leave by themselves when RL has ended; what is left after a while, or at a stop, is cancelled."""
+    end = time.monotonic() + LEAVE_SECONDS
+    try:
+        while not (session.stop.is_set() or fleet.gone() or time.monotonic() > end):
+            session.stop.wait(1.0)
+        fleet.leave()
+    except PoolUnreachable as error:
+        message = f"{error}: workers that it can't be told to cancel leave by themselves (rollout.driver_seconds)"
+        session.tell("workers", {"event": "log", "message": message})
 
 
 def _window_opens(session: Session, base: str) -> bool:

@@ -21,6 +21,12 @@ def roll_out(run: str, base: str, index: int) -> str:
     return reinforce.roll_out(session.current(run), base, index)
 
 
+@task(name="roll-out elsewhere", persist_result=False, cache_policy=NO_CACHE)
+def roll_out_elsewhere(run: str, base: str) -> str:
+    """Watch the run's workers on other machines."""
+    return reinforce.roll_out_elsewhere(session.current(run), base)
+
+
 @task(name="learn", persist_result=False, cache_policy=NO_CACHE)
 def learn(run: str, base: str) -> str:
     """Supervise the learner."""

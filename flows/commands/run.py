@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 
 from schemas.errors import RequestError
-from tasks import record, session
+from tasks import record, session, worker_pool
 from tasks.environment import check_environment
 from tasks.initial import check_initial
 from tasks.request import Request, load
@@ -42,14 +42,15 @@ def _close(request: Request, manifest: record.RunManifest) -> None:
 
 
 def _drive(request: Request, manifest: record.RunManifest) -> None:
+    from flows import local_server, prefect_environment
+
+    prefect_environment.prepare(quiet=True)
+    worker_pool.check(request.config.rollout)
     with ExitStack() as stack:
         sink = _sink(request.run, stack)
         here = stack.enter_context(session.opened(request, manifest, sink))
         stack.callback(here.stop.set)
         here.tell("run", {"event": "log", "message": f"{request.run} in {request.store.url}"})
-        from flows import local_server, prefect_environment
-
-        prefect_environment.prepare(quiet=True)
         from flows.post_training import post_training
 
         stack.enter_context(local_server.prefect_server())

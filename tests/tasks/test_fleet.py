@@ -1,0 +1,242 @@
+"""Workers elsewhere as the driver sees them: asked for once, replaced when lost, missed when nobody comes."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas import keys
+from schemas.config import Run
+from schemas.errors import RequestError, RunStopped
+from schemas.manifest import Window
+from storage.control import beat, read_worker, register_worker
+from storage.memory import MemoryStore
+from storage.objects import ObjectStore
+from tasks import worker_pool
+from tasks.fleet import Fleet
+from tasks.request import read_config
+from tasks.worker_pool import Asked, PoolUnreachable
+
+BASE = "runs/small/rl-1"
+
+
+class Pool:
+    """A stand-in for Prefect: flow runs by key, whose states the test sets."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Asked] = {}
+        self.keys: dict[str, str] = {}
+        self.parameters: list[dict[str, Any]] = []
+        self.cancelled: list[str] = []
+        self.away = False
+        self._ids = map(str, itertools.count())
+
+    def ask(self, name: str, key: str, parameters: dict[str, Any]) -> Asked:
+        self._answer()
+        if key not in self.keys:
+            self.keys[key] = next(self._ids)
+            self.parameters.append(parameters)
+            self.put(self.keys[key], "SCHEDULED")
+        return self.runs[self.keys[key]]
+
+    def look(self, ids: Iterable[str]) -> dict[str, Asked]:
+        self._answer()
+        return {i: self.runs[i] for i in ids if i in self.runs}
+
+    def cancel(self, id: str) -> None:
+        self._answer()
+        self.cancelled.append(id)
+        self.put(id, "CANCELLED")
+
+    def hint(self) -> str:
+        return "is a Prefect worker started?"
+
+    def put(self, id: str, state: str, message: str = "") -> None:
+        self.runs[id] = Asked(id, state, message)
+
+    def _answer(self) -> None:
+        if self.away:
+            raise PoolUnreachable("Prefect's server does not answer")
+
+
+class Place:
+    """A fleet of two on a store in memory, with a clock that the test moves."""
+
+    def __init__(self, config: Run) -> None:
+        self.store: ObjectStore = MemoryStore("fleet")
+        self.pool, self.now, self.said, self.config = Pool(), 0.0, list[str](), config
+        self.fleet = self.another_driver()
+
+    def another_driver(self) -> Fleet:
+        return Fleet(
+            self.store, BASE, "small", self.config, self.pool, lambda _, e: self.said.append(e["message"]),
+            clock=lambda: self.now,
+        )  # fmt: skip
+
+    def window(self, *, closed: bool = False) -> None:
+        window = Window(version=0, step=0, limit=9, low=0, ended=(), closed=closed, learner="x")
+        self.store.put(keys.window(BASE), window.to_bytes())
+
+    def join(self, index: int, id: str) -> int:
+        """Let a worker register; returns its number."""
+        self.pool.put(id, "RUNNING")
+        worker = f"w{index}-{id}"
+        return register_worker(self.store, BASE, worker=worker, host="there", pid=1).number
+
+    def beat(self, *numbers: int, state: str = "running") -> None:
+        for number in numbers:
+            found = read_worker(self.store, BASE, number)
+            assert found is not None
+            beat(self.store, BASE, found[0].model_copy(update={"beat": found[0].beat + 1, "state": state}))
+
+    def after(self, seconds: float, *beating: int) -> None:
+        """Rounds every five seconds for so long; these workers beat meanwhile."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + 5, end)
+            self.beat(*beating)
+            self.fleet.round()
+
+
+@pytest.fixture
+def place(project: Path) -> Place:
+    config, _ = read_config(str(project / "small.toml"))
+    return Place(config)
+
+
+def test_workers_are_asked_for_once_whoever_drives(place: Place) -> None:
+    place.fleet.round()
+    assert [p["first"] for p in place.pool.parameters] == [0, 1]
+    assert place.pool.parameters[0] == {"root": place.store.url, "run": "small", "base": BASE, "first": 0}
+    place.fleet = place.another_driver()
+    place.after(60)
+    assert place.fleet.asked == ["0", "1"] and len(place.pool.runs) == 2
+
+
+def test_a_driver_that_comes_back_asks_anew_for_what_has_ended(place: Place) -> None:
+    place.fleet.round()
+    place.fleet.leave()
+    assert place.pool.cancelled == ["0", "1"] and place.fleet.gone()
+    place.fleet = place.another_driver()
+    place.fleet.round()
+    assert place.fleet.asked == ["2", "3"]
+
+
+def test_a_crashed_worker_is_replaced_after_a_growing_pause(place: Place) -> None:
+    place.window()
+    place.fleet.round()
+    numbers = place.join(0, "0"), place.join(1, "1")
+    place.after(30, *numbers)
+    place.pool.put("1", "CRASHED", "Process exited with status code: -9")
+    place.fleet.round()
+    assert place.fleet.asked == ["0"] and "status code: -9; asking for another in 1 s" in place.said[-1]
+    place.after(5, numbers[0])
+    assert place.fleet.asked == ["0", "2"]
+    place.pool.put("2", "CRASHED", "again")
+    place.fleet.round()
+    assert "in 2 s" in place.said[-1]
+
+
+def test_a_worker_that_keeps_failing_is_given_up_while_others_work(place: Place) -> None:
+    place.window()
+    place.fleet.round()
+    number = place.join(0, "0")
+    for _ in range(7):
+        place.pool.put(place.fleet.asked[-1], "FAILED", "there is no file mine.py")
+        place.after(70, number)
+    assert place.fleet.asked == ["0"] and "has failed 7 times and is not asked for again" in " ".join(place.said)
+    place.beat(number, state="left")
+    place.pool.put("0", "FAILED", "lost")
+    with pytest.raises(RunStopped, match=r"no worker has joined run small for 300 s: .*; the last that ended: lost"):
+        place.after(400)
+
+
+def test_when_all_fail_the_run_stops_with_the_cause(place: Place) -> None:
+    place.window()
+    with pytest.raises(RunStopped, match=r"no worker of run small is left; the last that ended: no file mine.py"):
+        for _ in range(60):
+            place.after(5)
+            for id in place.fleet.asked:
+                place.pool.put(id, "FAILED", "no file mine.py")
+
+
+def test_when_nobody_comes_the_run_stops_with_a_hint(place: Place) -> None:
+    place.after(1000)
+    place.window()
+    with pytest.raises(RunStopped, match=r"no worker has joined run small for 300 s: is a Prefect worker started\?"):
+        place.after(400)
+    assert place.now > 1300
+
+
+def test_anybody_who_joined_keeps_the_run_alive(place: Place) -> None:
+    place.window()
+    number = register_worker(place.store, BASE, worker="w7-by-hand", host="there", pid=1).number
+    place.after(1000, number)
+    assert place.fleet.asked == ["0", "1"]
+
+
+def test_a_cancelled_worker_is_not_replaced(place: Place) -> None:
+    place.window()
+    place.fleet.round()
+    numbers = place.join(0, "0"), place.join(1, "1")
+    place.pool.put("0", "CANCELLING")
+    place.beat(numbers[0], state="left")
+    place.after(300, numbers[1])
+    assert place.fleet.asked == ["0", "1"], "it is still going"
+    place.pool.put("0", "CANCELLED")
+    place.after(300, numbers[1])
+    assert place.fleet.asked == ["1"] and "goes on without it" in place.said[-1]
+
+
+def test_a_flow_run_whose_machine_is_gone_is_replaced(place: Place) -> None:
+    place.window()
+    place.fleet.round()
+    numbers = place.join(0, "0"), place.join(1, "1")
+    place.after(60, *numbers)
+    place.after(350, numbers[0])
+    assert place.pool.cancelled == ["1"] and place.fleet.asked == ["0", "2"]
+
+
+def test_while_prefect_is_away_nobody_is_missed(place: Place) -> None:
+    place.window()
+    place.fleet.round()
+    place.pool.away = True
+    for _ in range(5):
+        place.now += 200
+        with pytest.raises(PoolUnreachable):
+            place.fleet.round()
+    place.pool.away = False
+    place.after(200)
+    assert place.fleet.asked == ["0", "1"]
+
+
+def test_who_left_a_closed_window_is_asked_for_when_it_opens_again(place: Place) -> None:
+    place.window()
+    place.fleet.round()
+    place.window(closed=True)
+    for id in ("0", "1"):
+        place.pool.put(id, "COMPLETED")
+    place.after(600)
+    assert place.fleet.asked == [] and place.fleet.gone()
+    place.window()
+    place.after(5)
+    assert place.fleet.asked == ["2", "3"]
+
+
+def test_workers_elsewhere_need_a_server(place: Place) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    elsewhere = place.config.rollout.model_copy(update={"infrastructure": "deployment"})
+    with (
+        temporary_settings(restore_defaults={PREFECT_API_URL}),
+        pytest.raises(RequestError, match="set PREFECT_API_URL"),
+    ):
+        worker_pool.check(elsewhere)
+    worker_pool.check(place.config.rollout)
+
+
+def test_a_flow_run_is_final_by_its_state() -> None:
+    assert [dataclasses.replace(Asked("0", s)).final for s in ("RUNNING", "CANCELLED")] == [False, True]
