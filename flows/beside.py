@@ -1,17 +1,23 @@
 """Work on a checkpoint beside its run: evaluations and the gate, without a flow. The run's lease is held meanwhile."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NoReturn
 
 from flows.lines import Lines
-from schemas.errors import RunStopped
+from schemas import keys
+from schemas.errors import RequestError, RunStopped
 from schemas.evaluation import EvaluationReport
 from schemas.promotion import GateDecision
 from tasks import evaluate as evaluations
-from tasks import promote as gate
+from tasks import gate, registry
+from tasks import promote as promotion
 from tasks.checkpoints import Checkpoint
+from tasks.gate import Case
+from tasks.promote import Ask
+from tasks.request import Request
 from tasks.session import Session, opened
-from tasks.survey import Evaluation
+from tasks.survey import Evaluation, gate_key
 
 
 def evaluate(checkpoint: Checkpoint, wanted: list[Evaluation]) -> list[EvaluationReport]:
@@ -20,12 +26,27 @@ def evaluate(checkpoint: Checkpoint, wanted: list[Evaluation]) -> list[Evaluatio
         return _all(here, wanted)
 
 
-def promote(checkpoint: Checkpoint) -> GateDecision:
-    """Evaluate what the gate compares, and let it decide."""
-    with opened(checkpoint.request, checkpoint.record, Lines(), aside=True) as here:
-        _all(here, list(gate.gate_evaluations(here, checkpoint.ref, checkpoint.weights, checkpoint.start)))
-        decision = gate.promote(here, checkpoint.ref, checkpoint.weights, checkpoint.start)
-        return decision or _raise(here)
+def promote(checkpoint: Checkpoint, ask: Ask, channel: str | None = None) -> GateDecision:
+    """Evaluate what the gate compares, and let it decide anew, for the run's channel or another one."""
+    request = checkpoint.request if channel is None else _to_channel(checkpoint.request, channel)
+    with opened(request, checkpoint.record, Lines(), aside=True) as here:
+        case = Case(here, checkpoint.ref, checkpoint.weights, checkpoint.start)
+        gate.check_case(case)
+        _all(here, gate.evaluations(case))
+        return promotion.promote(case, ask, anew=True) or _raise(here)
+
+
+def gate_base(checkpoint: Checkpoint, channel: str | None = None) -> str:
+    """The folder of what the gate finds about the checkpoint."""
+    request = checkpoint.request if channel is None else _to_channel(checkpoint.request, channel)
+    return keys.gate(request.run, gate_key(request, checkpoint.weights))
+
+
+def _to_channel(request: Request, channel: str) -> Request:
+    if channel == registry.CANDIDATE:
+        raise RequestError(f"the channel {channel} is moved without a gate, to whatever RL ends with: name another one")
+    settings = request.config.promotion.model_copy(update={"channel": channel})
+    return replace(request, config=request.config.model_copy(update={"promotion": settings}))
 
 
 def _all(here: Session, wanted: list[Evaluation]) -> list[EvaluationReport]:

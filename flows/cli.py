@@ -29,11 +29,14 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument(
         "--folder", default="", metavar="PATH", help="the user's modules here (default: where the run has them)"
     )
-    for name, help_text in (
-        ("eval", "success of a checkpoint on the held-out tasks"),
-        ("promote", "let the gate decide on a checkpoint"),
-    ):
-        _command(commands, name, help_text).add_argument("checkpoint", metavar="RUN[@STEP]")
+    _command(commands, "eval", "success of a checkpoint on the held-out tasks").add_argument(
+        "checkpoint", metavar="RUN[@STEP]"
+    )
+    promote = _command(commands, "promote", "let the gate decide on a checkpoint")
+    promote.add_argument("checkpoint", metavar="RUN[@STEP]")
+    promote.add_argument("--channel", metavar="CHANNEL", help="default: the configuration's")
+    promote.add_argument("--approve", metavar="NAME", help="a person agrees")
+    _json(promote)
     _registry(commands)
     _audit(commands)
     for name, help_text in (

@@ -1,7 +1,7 @@
 """The order of a run's stages. Each is done if the store does not have it; a stop drains what runs."""
 
 from schemas.errors import RunStopped
-from tasks import reinforce, session, stages, wanted
+from tasks import registry, reinforce, session, stages, wanted
 from tasks.session import Session
 
 
@@ -11,6 +11,7 @@ def drive(run: str) -> str:
     try:
         _warm_up(here)
         _reinforce(here)
+        _note_candidate(here)
         _evaluate(here)
         _raise_cause(here)
         stages.promote_stage.submit(run).result()
@@ -43,6 +44,13 @@ def _reinforce(here: Session) -> None:
     for future in [learner, *workers]:
         future.result()
     _raise_cause(here)
+
+
+def _note_candidate(here: Session) -> None:
+    case = wanted.candidate(here)
+    if case is not None:
+        name = here.request.config.registry_name
+        registry.note_candidate(here.store, name, case.ref, case.weights, case.manifest.ledger_head)
 
 
 def _evaluate(here: Session) -> None:

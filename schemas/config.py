@@ -257,23 +257,26 @@ class Promotion(Section):
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """The improvement's paired bootstrap interval must lie above `min_improvement` at this confidence."""
     min_improvement: float = 0.0
+    """0.02: better by more than two percentage points of success."""
     allow_equal: bool = False
     """Take a candidate that is not worse: its interval may reach down to -`max_regression`."""
     no_regression: tuple[Name, ...] = ()
     """Names of `evaluation.suites` on which the candidate must not be worse than the champion."""
     max_regression: Fraction = 0.02
-    """The interval on a suite without regression must lie above minus this."""
+    """How far below 0 the interval on such a suite may reach."""
     max_staleness: Annotated[float, Field(ge=0)] | None = None
-    """Greatest mean staleness of what the run trained."""
+    """Greatest mean staleness of what the candidate was trained on."""
     max_mismatch_kl: PositiveFloat | None = None
-    """Greatest divergence of the sampled from the learner's log-probs (`mismatch_kl`), averaged over the run."""
+    """Greatest divergence of the sampled from the learner's log-probs (`mismatch_kl`), averaged over the updates that
+    made the candidate."""
     audit: bool = True
     """`headrace audit verify` of the run must be ok."""
     approval: bool = False
-    """A person must agree: the flow pauses in Prefect for it."""
+    """A person must agree once all else is fulfilled: the flow pauses in Prefect for it."""
     approval_seconds: PositiveFloat = 86400.0
     """How long the flow waits for the person."""
     resamples: Positive = 10_000
+    """Resamples of the bootstrap."""
 
 
 class Retention(Section):

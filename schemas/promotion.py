@@ -67,5 +67,24 @@ class GateDecision(Document):
     reason: str
     checks: tuple[Check, ...] = ()
     """Everything that the gate looked at, in order; a refused one says why."""
+    approved_by: str = ""
+    """The person who agreed, where one was asked."""
     reports: tuple[str, ...]
     time: float
+
+
+class Approval(Document):
+    """What the gate asks a person about a candidate that passed everything else, and the answer."""
+
+    candidate: str
+    weights_sha256: str
+    reason: str
+    """What the gate found so far."""
+    asked: float
+    until: float
+    """Unix seconds; for people, the gate waits by its own clock."""
+    open: bool = True
+    """The gate waits for the answer."""
+    approved: bool | None = None
+    by: str = ""
+    """The person who answered."""

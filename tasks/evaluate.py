@@ -19,7 +19,7 @@ def evaluate(session: Session, wanted: Evaluation) -> EvaluationReport | None:
         session.tell(source(wanted), {"event": "stage", "name": "evaluation", "key": wanted.key})
         report = _make(session, wanted, output)
     if report is not None:
-        check_report(report, wanted, session.request.data[wanted.setting].sha256)
+        check_report(report, wanted, session.request.data[wanted.setting].sha256, output)
     return report
 
 
@@ -28,8 +28,9 @@ def source(wanted: Evaluation) -> str:
     return f"{wanted.name} on {wanted.setting} at T={wanted.temperature:g}"
 
 
-def check_report(report: EvaluationReport, wanted: Evaluation, tasks_sha256: str) -> None:
-    """A report speaks of one weights digest on one task-set digest; RunStopped if they are not the wanted ones."""
+def check_report(report: EvaluationReport, wanted: Evaluation, tasks_sha256: str, output: str) -> None:
+    """A report speaks of one weights digest on one task-set digest, and of the episodes below `output`; RunStopped if
+    they are not the wanted ones."""
     if report.weights_sha256 != wanted.weights.sha256:
         raise RunStopped(
             f"the report {wanted.key} is of weights {report.weights_sha256[:12]}, but {wanted.checkpoint} has "
@@ -37,6 +38,13 @@ def check_report(report: EvaluationReport, wanted: Evaluation, tasks_sha256: str
         )
     if report.tasks_sha256 != tasks_sha256:
         raise RunStopped(f"the report {wanted.key} is of other tasks than {wanted.setting}: it is not used")
+    if not report.trajectories.startswith(output):
+        raise RunStopped(
+            f"the report {wanted.key} is another run's: it speaks of the episodes in {report.trajectories}, "
+            f"not of those in {output}; it is not used"
+        )
+    if (report.temperature, report.seed) != (wanted.temperature, wanted.seed):
+        raise RunStopped(f"the report {wanted.key} was played at another temperature or seed: it is not used")
 
 
 def _make(session: Session, wanted: Evaluation, output: str) -> EvaluationReport | None:

@@ -4,13 +4,14 @@ Worker counts, concurrency, root and the number of RL steps are outside the keys
 hashed. A stage's version is raised when its maths or its format changes.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from schemas.config import SFT, Run, rl_part, warm_up_part
 from schemas.digest import digest
 from schemas.version import SCHEMA_VERSION
 
-VERSIONS = {"scratch": 1, "sft": 1, "rl": 1, "evaluation": 1, "gate": 1}
+VERSIONS = {"scratch": 1, "sft": 1, "rl": 1, "evaluation": 1, "gate": 2}
 """The version that each kind of stage declares of itself."""
 
 
@@ -48,10 +49,15 @@ def evaluation_key(
     return _key("evaluation", playing=playing, **parts, temperature=temperature, samples=samples, seed=seed)
 
 
-def gate_key(config: Run, *, candidate: str, tasks: str, seed: int) -> str:
-    """The gate's decision on a candidate. The champion of the day is not part of it: a decision is made once."""
-    settings = config.promotion.model_dump(mode="json", exclude={"tasks", "name"})
-    return _key("gate", settings=settings, name=config.registry_name, candidate=candidate, tasks=tasks, seed=seed)
+def gate_key(config: Run, *, candidate: str, tasks: str, suites: Mapping[str, str], seed: int) -> str:
+    """The gate's decision on a candidate. `suites`: suite without regression → the digest of its tasks.
+
+    The champion of the day is not part of it: a decision is made once.
+    """
+    settings = config.promotion.model_dump(mode="json", exclude={"tasks", "name", "approval_seconds"})
+    played = [s.model_dump(mode="json", exclude={"tasks"}) for s in config.evaluation.suites if s.name in suites]
+    parts = {"candidate": candidate, "tasks": tasks, "suites": dict(suites), "played": played}
+    return _key("gate", settings=settings, name=config.registry_name, **parts, seed=seed)
 
 
 def _key(kind: str, **parts: Any) -> str:

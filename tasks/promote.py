@@ -1,147 +1,125 @@
-"""The gate: does the candidate beat the champion on the gate's own problems? Then one pointer is swapped.
+"""Promotion: the gate decides, the decision is written, then one pointer is swapped.
 
-The first champion has to beat the weights that RL started from. The decision is written before the pointer moves, so
-that a driver that dies in between finds what it had decided.
+A driver that dies between the decision and the swap is finished by the next one, unless somebody else was promoted
+meanwhile: then the gate decides anew, against the new champion.
 """
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from schemas import keys, seeds
 from schemas.errors import RunStopped
-from schemas.evaluation import EvaluationReport
-from schemas.manifest import WeightsRef
 from schemas.promotion import Channel, GateDecision, Promotion
-from storage.objects import find
-from tasks import registry
-from tasks.evaluate import evaluate
+from tasks import decisions, gate, gate_checks, registry
+from tasks.gate import Case
 from tasks.initial import read_champion
-from tasks.session import Session
-from tasks.survey import Evaluation, decision_key, evaluation, gate_key
 
 
-def gate_evaluations(
-    session: Session, ref: str, candidate: WeightsRef, start: WeightsRef
-) -> tuple[Evaluation, Evaluation]:
-    """What the gate compares: the candidate and its baseline (the champion, else where RL started)."""
-    request, settings = session.request, session.request.config.promotion
-    champion = read_champion(session.store, request.config)
-    baseline = champion.weights if champion else start
-    called = champion.ref if champion else (start.origin or start.prefix)
-    t, n = settings.temperature, settings.samples
-    mine = evaluation(request, "candidate", "promotion.tasks", ref, candidate, t, n)
-    return mine, evaluation(request, "champion" if champion else "warm-up", "promotion.tasks", called, baseline, t, n)
+@dataclass(frozen=True)
+class Answer:
+    """What a person said."""
+
+    agreed: bool
+    name: str
 
 
-def promote(session: Session, ref: str, candidate: WeightsRef, start: WeightsRef) -> GateDecision | None:
-    """Decide on a candidate and, if it won, make it the champion; None when stopped before a decision."""
-    champion = read_champion(session.store, session.request.config)
-    if champion is not None and champion.weights.sha256 == candidate.sha256:
-        return _standing(session, candidate)
-    mine, other = gate_evaluations(session, ref, candidate, start)
-    reports = evaluate(session, mine), evaluate(session, other)
-    if reports[0] is None or reports[1] is None:
+Ask = Callable[[Case, GateDecision], Answer | None]
+"""Asks a person about a candidate that passed all else; None when stopped, RunStopped where nobody answers."""
+
+
+def promote(case: Case, ask: Ask, *, anew: bool = False) -> GateDecision | None:
+    """Decide on a candidate and, if it won, make it the champion; None when stopped before a decision.
+
+    `anew`: decide again though it was decided. RequestError where the candidate is gone, RunStopped where somebody else
+    was promoted while the gate decided.
+    """
+    gate.check_case(case)
+    store, request = case.session.store, case.session.request
+    champion = read_champion(store, request.config)
+    if champion is not None and champion.weights.sha256 == case.weights.sha256:
+        return _standing(case, champion)
+    made = None if anew else standing_decision(case)
+    if made is None:
+        decision = _decide(case, ask)
+        if decision is None:
+            return None
+        made = decisions.write(store, case.base, decision), decision
+    if not decisions.is_settled(_channel(case), *made):
+        _swap(case, *made)
+    return made[1]
+
+
+def standing_decision(case: Case) -> tuple[str, GateDecision] | None:
+    """The decision that was made, where it still holds: settled, or against the champion of today."""
+    made = decisions.newest(case.session.store, case.base)
+    if made is None or decisions.is_settled(_channel(case), *made):
+        return made
+    champion = _channel(case).champion
+    return made if champion is None or champion.weights.sha256 == made[1].baseline_sha256 else None
+
+
+def _channel(case: Case) -> Channel:
+    config = case.session.request.config
+    return registry.read(case.session.store, config.registry_name, config.promotion.channel)[0]
+
+
+def _decide(case: Case, ask: Ask) -> GateDecision | None:
+    found = gate.examine(case)
+    if found is None or not found.promoted or not case.session.request.config.promotion.approval:
+        return found
+    answer = ask(case, found)
+    if answer is None:
         return None
-    decision = decide(session, mine, other, reports[0], reports[1])
-    session.store.put(decision_key(session.request.run, gate_key(session.request, candidate)), decision.to_bytes())
-    if decision.promoted:
-        _swap(session, decision, candidate, mine)
-    return decision
+    checks = (*found.checks, gate_checks.approved(answer.agreed, answer.name))
+    changes = {"promoted": answer.agreed, "checks": checks, "reason": gate.reason(checks), "time": time.time()}
+    return found.model_copy(update=changes | {"approved_by": answer.name if answer.agreed else ""})
 
 
-def decide(
-    session: Session, mine: Evaluation, other: Evaluation, candidate: EvaluationReport, baseline: EvaluationReport
-) -> GateDecision:
-    """Compare two reports task by task with a paired bootstrap."""
-    settings, run = session.request.config.promotion, session.request.run
-    if candidate.scores.keys() != baseline.scores.keys():
-        raise RunStopped("the gate's two reports do not speak of the same tasks: evaluate again")
-    mean, low, high = _bootstrap(session, candidate, baseline)
-    promoted = low > settings.min_improvement
-    verdict = "beats" if promoted else "does not beat"
-    reason = (
-        f"{mine.checkpoint} ({candidate.success:.1%}) {verdict} the {other.name} {other.checkpoint} "
-        f"({baseline.success:.1%}) on {len(candidate.scores)} gate problems: {mean:+.1%}, "
-        f"{settings.confidence:.0%} interval {low:+.1%} to {high:+.1%}, wanted above {settings.min_improvement:+.1%}"
-    )
-    return GateDecision(
-        candidate=mine.checkpoint,
-        weights_sha256=mine.weights.sha256,
-        baseline=other.checkpoint,
-        baseline_sha256=other.weights.sha256,
-        promoted=promoted,
-        improvement=mean,
-        low=low,
-        high=high,
-        confidence=settings.confidence,
-        reason=reason,
-        reports=tuple(f"{keys.evaluation(run, e.key)}/report.json" for e in (mine, other)),
-        time=time.time(),
-    )
-
-
-def _bootstrap(session: Session, candidate: EvaluationReport, baseline: EvaluationReport) -> tuple[float, float, float]:
-    from rollout.statistics import paired_bootstrap
-
-    settings, names = session.request.config.promotion, sorted(candidate.scores)
-    return paired_bootstrap(
-        [candidate.scores[n] for n in names],
-        [baseline.scores[n] for n in names],
-        resamples=settings.resamples,
-        confidence=settings.confidence,
-        seed=seeds.derive("gate", session.request.seed),
-    )
-
-
-def _swap(session: Session, decision: GateDecision, candidate: WeightsRef, mine: Evaluation) -> None:
+def _swap(case: Case, key: str, decision: GateDecision) -> None:
     """Append to the channel, unless the champion is no longer the one that was beaten."""
-    config, ledger_head = session.request.config, _ledger_head(session, mine)
+    store, config = case.session.store, case.session.request.config
+    ledger_head = case.manifest.ledger_head
 
     def make(channel: Channel) -> Promotion:
-        standing = channel.champion
-        if standing is not None and standing.weights.sha256 != decision.baseline_sha256:
-            raise RunStopped(f"{standing.ref} became champion while the gate decided: run again to compare with it")
+        champion = channel.champion
+        if champion is not None and champion.weights.sha256 != decision.baseline_sha256:
+            raise RunStopped(
+                f"{champion.ref} became champion while the gate decided on {case.ref}: run again to compare with it"
+            )
         return Promotion(
-            ref=decision.candidate,
+            ref=case.ref,
             by=registry.person(),
-            weights=candidate,
+            approved_by=decision.approved_by,
+            weights=case.weights,
             ledger_head=ledger_head,
             report=decision.reports[0],
-            previous=standing.ref if standing else "",
+            decision=key,
+            previous=champion.ref if champion else "",
             reason=decision.reason,
             time=time.time(),
         )
 
-    registry.append(session.store, config.registry_name, config.promotion.channel, make)
+    registry.append(store, config.registry_name, config.promotion.channel, make)
 
 
-def _ledger_head(session: Session, mine: Evaluation) -> str:
-    from storage.audit_runs import find_checkpoint
-
-    run, _, step = mine.checkpoint.rpartition("@")
-    return find_checkpoint(session.store, run, int(step), mine.weights.sha256)[1].ledger_head
-
-
-def _standing(session: Session, candidate: WeightsRef) -> GateDecision | None:
-    """The decision that made the champion what it is; a new one saying so where its run is not this one."""
-    key = decision_key(session.request.run, gate_key(session.request, candidate))
-    stored = find(session.store, key)
-    if stored is not None:
-        return GateDecision.from_bytes(stored.data, key)
-    champion = read_champion(session.store, session.request.config)
-    ref = champion.ref if champion else ""
+def _standing(case: Case, champion: Promotion) -> GateDecision:
+    """The decision that made the candidate the champion; a new one saying so where its run's gate made none."""
+    stored = decisions.newest(case.session.store, case.base)
+    if stored is not None and stored[1].promoted:
+        return stored[1]
     decision = GateDecision(
-        candidate=ref,
-        weights_sha256=candidate.sha256,
-        baseline=ref,
-        baseline_sha256=candidate.sha256,
+        candidate=case.ref,
+        weights_sha256=case.weights.sha256,
+        baseline=champion.ref,
+        baseline_sha256=case.weights.sha256,
         promoted=True,
         improvement=0.0,
         low=0.0,
         high=0.0,
-        confidence=session.request.config.promotion.confidence,
-        reason=f"{ref} is the champion",
-        reports=(champion.report,) if champion else (),
+        confidence=case.session.request.config.promotion.confidence,
+        reason=f"{champion.ref} is the champion",
+        reports=(champion.report,) if champion.report else (),
         time=time.time(),
     )
-    session.store.put(key, decision.to_bytes())
+    decisions.write(case.session.store, case.base, decision)
     return decision

@@ -6,7 +6,7 @@ Their bodies refer only to modules, and their parameters are plain text: a serve
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks import evaluate, promote, reinforce, session, wanted, warm_up
+from tasks import evaluate, pause, promote, reinforce, session, wanted, warm_up
 
 
 @task(name="warm-up", task_run_name="warm-up {name}", persist_result=False, cache_policy=NO_CACHE)
@@ -44,10 +44,8 @@ def evaluate_stage(run: str, key: str, name: str) -> float | None:
 
 @task(name="promote", persist_result=False, cache_policy=NO_CACHE)
 def promote_stage(run: str) -> bool:
-    """Let the gate decide on the run's candidate; whether it was promoted."""
+    """Let the gate decide on the run's candidate, asking a person where it must; whether it was promoted."""
     here = session.current(run)
-    rl = here.survey().rl
-    if rl.weights is None or rl.parent is None:
-        return False
-    decision = promote.promote(here, rl.ref, rl.weights, rl.parent)
+    case = wanted.candidate(here)
+    decision = promote.promote(case, pause.ask) if case else None
     return decision is not None and decision.promoted

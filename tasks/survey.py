@@ -9,9 +9,9 @@ from typing import Literal
 from schemas import keys, seeds
 from schemas.evaluation import EvaluationReport
 from schemas.manifest import RLManifest, RunManifest, StageManifest, WeightsRef
-from schemas.promotion import GateDecision
+from schemas.promotion import Channel, GateDecision
 from storage.objects import ObjectStore, find
-from tasks import plan, registry
+from tasks import decisions, plan, registry
 from tasks.request import Request
 
 State = Literal["waiting", "ready", "finished"]
@@ -55,8 +55,8 @@ class Survey:
     evaluations: tuple[Evaluation, ...]
     gate_key: str
     decision: GateDecision | None
-    registered: bool
-    """A promotion that was decided stands in the registry."""
+    settled: bool
+    """The gate has decided, and what it promoted stands in the registry."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -64,8 +64,7 @@ class Survey:
 
     @property
     def finished(self) -> bool:
-        decided = self.decision is not None and (self.registered or not self.decision.promoted)
-        return self.rl.state == "finished" and decided and all(e.report for e in self.evaluations)
+        return self.rl.state == "finished" and self.settled and all(e.report for e in self.evaluations)
 
 
 def survey(request: Request, record: RunManifest) -> Survey:
@@ -75,24 +74,21 @@ def survey(request: Request, record: RunManifest) -> Survey:
     if rl.weights is None or rl.parent is None:
         return Survey(warm_ups, rl, (), "", None, False)
     key = gate_key(request, rl.weights)
-    decision = read_decision(request.store, request.run, key)
-    return Survey(warm_ups, rl, tuple(reported(request, rl)), key, decision, _registered(request, rl.weights))
+    made = decisions.newest(request.store, keys.gate(request.run, key))
+    settled = made is not None and decisions.is_settled(_channel(request), *made)
+    return Survey(warm_ups, rl, tuple(reported(request, rl)), key, made[1] if made else None, settled)
 
 
 def gate_key(request: Request, candidate: WeightsRef) -> str:
     """The key of the gate's decision on these weights."""
-    tasks, seed = request.data["promotion.tasks"].sha256, seeds.derive("gate", request.seed)
-    return plan.gate_key(request.config, candidate=candidate.sha256, tasks=tasks, seed=seed)
-
-
-def decision_key(run: str, key: str) -> str:
-    return f"{keys.run(run)}/gates/{key}.json"
-
-
-def read_decision(store: ObjectStore, run: str, key: str) -> GateDecision | None:
-    """What the gate found, if it has decided."""
-    stored = find(store, decision_key(run, key))
-    return GateDecision.from_bytes(stored.data, decision_key(run, key)) if stored else None
+    suites = {name: request.data[f"evaluation.suites.{name}"].sha256 for name in request.config.promotion.no_regression}
+    return plan.gate_key(
+        request.config,
+        candidate=candidate.sha256,
+        tasks=request.data["promotion.tasks"].sha256,
+        suites=suites,
+        seed=seeds.derive("gate", request.seed),
+    )
 
 
 def reported(request: Request, rl: Stage) -> list[Evaluation]:
@@ -183,10 +179,8 @@ def read_rl(store: ObjectStore, base: str) -> RLManifest | None:
     return RLManifest.from_bytes(stored.data, key) if stored else None
 
 
-def _registered(request: Request, weights: WeightsRef) -> bool:
-    config = request.config
-    channel, _ = registry.read(request.store, config.registry_name, config.promotion.channel)
-    return any(p.weights.sha256 == weights.sha256 for p in channel.history)
+def _channel(request: Request) -> Channel:
+    return registry.read(request.store, request.config.registry_name, request.config.promotion.channel)[0]
 
 
 def _origin(weights: WeightsRef | None) -> str:

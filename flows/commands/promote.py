@@ -1,17 +1,65 @@
-"""`headrace promote RUN[@STEP]`: the gate compares a checkpoint with the champion; refused is exit code 1."""
+"""`headrace promote RUN[@STEP]`: the gate compares a checkpoint with the champion; refused is exit code 1.
+
+With `--approve NAME` a person agrees here and now; a run that waits for a person is told instead.
+"""
 
 import argparse
+import json
 
 from flows import beside
-from schemas.errors import RunStopped
+from schemas import keys
+from schemas.errors import RequestError, RunStopped
+from schemas.promotion import GateDecision
+from storage.objects import ObjectStore
 from storage.open import open_store
-from tasks.checkpoints import find
+from tasks import questions
+from tasks.checkpoints import Checkpoint, find
+from tasks.gate import Case
+from tasks.lease import is_held
+from tasks.promote import Answer
 from tasks.request import root_url
 
 
 def main(args: argparse.Namespace) -> None:
-    checkpoint = find(open_store(root_url(args.root)), args.checkpoint)
-    decision = beside.promote(checkpoint)
+    store = open_store(root_url(args.root))
+    if args.approve is not None and not args.approve.strip():
+        raise RequestError("--approve needs the name of the person who agrees")
+    checkpoint = find(store, args.checkpoint)
+    if args.approve and _tell_run(store, checkpoint, args):
+        return
+    decision = beside.promote(checkpoint, lambda case, found: _answer(case, found, args.approve), args.channel)
+    if args.json:
+        print(decision.model_dump_json(indent=2))
+    else:
+        print("\n".join(_lines(decision)))
     if not decision.promoted:
         raise RunStopped(f"not promoted: {decision.reason}")
-    print(f"promoted: {decision.reason}")
+    if not args.json:
+        print(f"promoted: {decision.reason}")
+
+
+def _answer(case: Case, found: GateDecision, name: str | None) -> Answer:
+    if name:
+        return Answer(True, name.strip())
+    raise RunStopped(
+        f"{found.candidate} passed every other check and needs a person: `headrace promote {case.ref} --approve NAME`"
+    )
+
+
+def _tell_run(store: ObjectStore, checkpoint: Checkpoint, args: argparse.Namespace) -> bool:
+    """Whether the run itself waits for this approval; then it is given."""
+    base = beside.gate_base(checkpoint, args.channel)
+    question = questions.read(store, base)
+    if question is None or not question.open or not is_held(store, keys.run_lease(checkpoint.request.run)):
+        return False
+    found = questions.answer(store, base, agreed=True, name=args.approve.strip())
+    if args.json:
+        print(json.dumps(found.model_dump(mode="json"), indent=2))
+    else:
+        print(f"run {checkpoint.request.run} waits for it and is told: {found.by} approves {found.candidate}")
+    return True
+
+
+def _lines(decision: GateDecision) -> list[str]:
+    width = max((len(c.name) for c in decision.checks), default=0)
+    return [f"  {'ok' if c.ok else 'failed':<6}  {c.name:<{width}}  {c.text}" for c in decision.checks]

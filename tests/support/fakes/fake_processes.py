@@ -9,9 +9,12 @@ import time
 
 from schemas import keys
 from schemas.evaluation import EvaluationReport, EvaluationSpec
+from schemas.ledger import Record, RecordMetadata
 from schemas.manifest import (
     CheckpointManifest,
     Numerics,
+    PolicyManifest,
+    Probe,
     RLManifest,
     RLSpec,
     SFTSpec,
@@ -20,12 +23,14 @@ from schemas.manifest import (
     Window,
 )
 from storage.control import beat, read_window, register_worker
+from storage.ledger import append, read_entry
 from storage.objects import ObjectExists, ObjectStore, find
 from storage.open import open_store
 from storage.process import emit, run_process, stop_requested
 from storage.rows import read_tasks
 
 NUMERICS = Numerics(jax="0", jaxlib="0", xla_flags="", device_kind="cpu", device_count=1, cores=1)
+METRICS = {"staleness": 1.0, "mismatch_kl": 0.01}
 
 
 def weights(prefix: str, origin: str) -> WeightsRef:
@@ -63,6 +68,20 @@ def open_window(store: ObjectStore, base: str) -> None:
     store.put(keys.window(base), window.to_bytes())
 
 
+def write_ledger(store: ObjectStore, spec: RLSpec, base: str, steps: int) -> tuple[int, str]:
+    """Steps that train nothing, up to `steps`; returns the next index and the head."""
+    index, head = 0, ""
+    while (entry := read_entry(store, base, index)) is not None:
+        index, head = index + 1, entry.digest
+    for step in range(index, steps):
+        metadata = RecordMetadata(
+            step=step, kind="step", version=step, updates=0, learner="x", config_digest="", prng="", previous=head,
+            parent=spec.initial.sha256,
+        )  # fmt: skip
+        head = append(store, base, step, Record(metadata, ()))
+    return max(index, steps), head
+
+
 def learner(args: argparse.Namespace) -> int | None:
     store = open_store(args.root)
     spec = RLSpec.from_bytes(store.get(keys.spec(args.base)).data, "spec")
@@ -84,22 +103,42 @@ def learner(args: argparse.Namespace) -> int | None:
         if stop_requested():
             emit("stopped", step=step)
             return 0
-    policy = weights(f"{args.base}/policies/{steps:08d}/x", f"{spec.run}@{steps}")
+    policy, head = leave_checkpoint(store, args.base, steps)
+    window = Window(version=steps, step=steps, limit=0, low=0, ended=(), closed=True, learner="x")
+    store.put(keys.window(args.base), window.to_bytes())
+    leave_manifest(store, args.base, steps, policy, head)
+    return 0
+
+
+def leave_checkpoint(
+    store: ObjectStore, base: str, steps: int, metrics: dict[str, float] = METRICS
+) -> tuple[WeightsRef, str]:
+    """Ledger, policy and checkpoint of steps that trained nothing; returns the weights and the ledger head."""
+    spec = RLSpec.from_bytes(store.get(keys.spec(base)).data, "spec")
+    index, head = write_ledger(store, spec, base, steps)
+    policy = weights(keys.policy_weights(base, steps, "x"), f"{spec.run}@{steps}")
+    store.put(f"{policy.prefix}/config.json", b"{}")
+    published = PolicyManifest(
+        version=steps, step=steps, learner="x", weights=policy, dtype="float32", ledger_head=head,
+        probe=Probe(tokens=(), logprobs=()), numerics=NUMERICS,
+    )  # fmt: skip
+    store.put(keys.policy_manifest(base, steps), published.to_bytes())
     checkpoint = CheckpointManifest(
         step=steps, version=steps, learner="x", prefix="x", files={}, params_sha256="", optimizer_sha256="", prng="",
         cursor={}, workers=2, low=0, limit=0, ended=(), admitted={}, recorded=(), unreadable=(), empty_steps=0,
-        dispositions={}, ledger_index=steps, ledger_head="head", parent=None, initial=spec.initial, policy=policy,
-        config_digest="", code="0", numerics=NUMERICS,
+        dispositions={}, metrics=metrics, ledger_index=index, ledger_head=head, parent=None, initial=spec.initial,
+        policy=policy, config_digest="", code="0", numerics=NUMERICS,
     )  # fmt: skip
-    store.put(keys.checkpoint_manifest(args.base, steps), checkpoint.to_bytes())
-    window = Window(version=steps, step=steps, limit=0, low=0, ended=(), closed=True, learner="x")
-    store.put(keys.window(args.base), window.to_bytes())
+    store.put(keys.checkpoint_manifest(base, steps), checkpoint.to_bytes())
+    return policy, head
+
+
+def leave_manifest(store: ObjectStore, base: str, steps: int, policy: WeightsRef, head: str) -> None:
     manifest = RLManifest(
-        key=spec.key, steps=steps, version=steps, checkpoint=steps, weights=policy, ledger_head="head", dispositions={},
-        started=0, ended=1,
+        key=base.rpartition("rl-")[2], steps=steps, version=steps, checkpoint=steps, weights=policy, ledger_head=head,
+        dispositions={}, started=0, ended=1,
     )  # fmt: skip
-    store.put(keys.rl_manifest(args.base), manifest.to_bytes())
-    return 0
+    store.put(keys.rl_manifest(base), manifest.to_bytes())
 
 
 def evaluate(args: argparse.Namespace) -> None:

@@ -1,0 +1,126 @@
+"""Asking a person inside a flow: its run pauses in Prefect with a form, and the store has the same question.
+
+The first answer counts, from wherever it comes. Prefect's own `pause_flow_run` would look at neither the store nor our
+stop signal, so the pause is entered and left here; the form and its answer are Prefect's.
+"""
+
+import time
+from datetime import timedelta
+from typing import cast
+from uuid import UUID, uuid4
+
+import httpx
+from prefect import runtime
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas import FlowRun
+from prefect.input import RunInput, keyset_from_paused_state
+from prefect.states import Paused
+from pydantic import Field
+
+from schemas.errors import RunStopped
+from schemas.promotion import GateDecision
+from tasks import questions
+from tasks.gate import Case
+from tasks.promote import Answer
+
+POLL_SECONDS = 2.0
+"""How often answers are looked for."""
+_MARGIN = timedelta(minutes=5)
+"""Prefect's own limit lies that much later, so that the gate is who gives up."""
+
+
+class GateApproval(RunInput):
+    """The form that Prefect shows."""
+
+    approve: bool = Field(description="Promote this checkpoint?")
+    name: str = Field(description="Who decides, for the history", min_length=1)
+
+
+def ask(case: Case, found: GateDecision) -> Answer | None:
+    """Pause the flow run until somebody answers. None when the run was stopped; RunStopped when time is up."""
+    session, store = case.session, case.session.store
+    seconds = session.request.config.promotion.approval_seconds
+    questions.put(store, case.base, found, seconds)
+    session.tell("gate", {"event": "log", "message": _invitation(case, found, seconds)})
+    with get_client(sync_client=True) as client:
+        pause = _Pause(client, UUID(str(runtime.flow_run.get_id())), found, seconds)
+        try:
+            answer = _wait(case, pause, seconds)
+        finally:
+            closed = questions.close(store, case.base)
+        if answer is None and closed.approved is not None:  # it came with the last moment
+            answer = Answer(closed.approved, closed.by)
+        if answer is not None:
+            pause.leave(answer)
+            return answer
+    if session.stop.is_set():
+        return None
+    raise RunStopped(
+        f"nobody approved {case.ref} within {seconds:,.0f} s: run again to ask again, or approve it with "
+        f"`headrace promote {case.ref} --approve NAME`"
+    )
+
+
+def _wait(case: Case, pause: "_Pause", seconds: float) -> Answer | None:
+    """The first answer; None when time is up or the run was stopped."""
+    stop, end = case.session.stop, time.monotonic() + seconds
+    while not stop.is_set() and time.monotonic() < end:
+        answer = pause.answer() or _stored(case)
+        if answer is not None:
+            return answer
+        stop.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+    return None
+
+
+def _stored(case: Case) -> Answer | None:
+    found = questions.read(case.session.store, case.base)
+    return Answer(found.approved, found.by) if found and found.approved is not None else None
+
+
+def _invitation(case: Case, found: GateDecision, seconds: float) -> str:
+    return (
+        f"{found.reason}; waiting at most {seconds:,.0f} s for a person: resume the paused flow run "
+        f"{runtime.flow_run.get_name()} in Prefect, or `headrace promote {case.ref} --approve NAME`"
+    )
+
+
+class _Pause:
+    """A flow run of this process, paused with a form. A server that does not answer for a while is asked again."""
+
+    def __init__(self, client: SyncPrefectClient, flow_run: UUID, found: GateDecision, seconds: float) -> None:
+        self._client, self._flow_run = client, flow_run
+        limit = int(seconds + _MARGIN.total_seconds())
+        state = Paused(timeout_seconds=limit, reschedule=False, pause_key=f"gate-{uuid4()}")
+        self._keys = keyset_from_paused_state(state)
+        state.state_details.run_input_keyset = {str(name): key for name, key in self._keys.items()}
+        client.set_flow_run_state(flow_run, state)
+        form = GateApproval.with_initial_data(description=f"{found.reason}\n\n" + _listed(found), approve=False)
+        form.save(self._keys, flow_run)
+
+    def answer(self) -> Answer | None:
+        """What the form was sent with, once the run was resumed. RunStopped where the flow run has ended."""
+        try:
+            run = self._client.read_flow_run(self._flow_run)
+        except httpx.HTTPError:
+            return None
+        if run.state is not None and run.state.is_running():
+            form = cast(GateApproval, GateApproval.load(self._keys, self._flow_run))
+            return Answer(form.approve, form.name)
+        if run.state is not None and (run.state.is_final() or run.state.is_cancelling()):
+            raise RunStopped(_ended(run))
+        return None
+
+    def leave(self, answer: Answer) -> None:
+        """Let the flow run go on, where it was not resumed in Prefect."""
+        run = self._client.read_flow_run(self._flow_run)
+        if run.state is not None and run.state.is_paused():
+            self._client.resume_flow_run(self._flow_run, {"approve": answer.agreed, "name": answer.name})
+
+
+def _ended(run: FlowRun) -> str:
+    state = run.state.name if run.state else "gone"
+    return f"the flow run {run.name} was set to {state} while it waited for a person: run again to ask again"
+
+
+def _listed(found: GateDecision) -> str:
+    return "\n".join(f"- {c.name}: {c.text}" for c in found.checks)

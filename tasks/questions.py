@@ -1,0 +1,62 @@
+"""What the gate asks a person, kept in the store: so anybody with the store can answer a run that waits.
+
+The question is one document. Whoever answers swaps the answer into it; the gate closes it by a swap as well, so an
+answer either counts or meets a closed question.
+"""
+
+import time
+
+from schemas import keys
+from schemas.errors import RequestError
+from schemas.promotion import Approval, GateDecision
+from storage.objects import GenerationMismatch, ObjectStore, find
+
+
+def put(store: ObjectStore, gate_base: str, found: GateDecision, seconds: float) -> None:
+    """Ask anew about a candidate that passed all else."""
+    now = time.time()
+    question = Approval(
+        candidate=found.candidate,
+        weights_sha256=found.weights_sha256,
+        reason=found.reason,
+        asked=now,
+        until=now + seconds,
+    )
+    store.put(keys.gate_approval(gate_base), question.to_bytes())
+
+
+def read(store: ObjectStore, gate_base: str) -> Approval | None:
+    """The question with its answer, if one was ever asked."""
+    key = keys.gate_approval(gate_base)
+    stored = find(store, key)
+    return Approval.from_bytes(stored.data, key) if stored else None
+
+
+def answer(store: ObjectStore, gate_base: str, *, agreed: bool, name: str) -> Approval:
+    """Answer the open question. RequestError where none is open."""
+    return _change(store, gate_base, approved=agreed, by=name)
+
+
+def close(store: ObjectStore, gate_base: str) -> Approval:
+    """Take no more answers; returns the question with the answer that it got, if any."""
+    found = read(store, gate_base)
+    if found is not None and not found.open:
+        return found
+    return _change(store, gate_base, open=False)
+
+
+def _change(store: ObjectStore, gate_base: str, **changes: object) -> Approval:
+    key = keys.gate_approval(gate_base)
+    while True:
+        stored = find(store, key)
+        found = Approval.from_bytes(stored.data, key) if stored else None
+        if stored is None or found is None or not found.open:
+            raise RequestError(f"nobody waits for an approval at {key}")
+        if found.approved is not None and "approved" in changes:
+            raise RequestError(f"{found.by} has answered for {found.candidate} already")
+        try:
+            changed = found.model_copy(update=changes)
+            store.swap(key, changed.to_bytes(), stored.generation)
+            return changed
+        except GenerationMismatch:
+            continue
