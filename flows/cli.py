@@ -109,6 +109,10 @@ def _registry(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
             command.add_argument("--to", metavar="RUN@STEP", help="an earlier champion (default: the one before)")
             command.add_argument("--reason", required=True, metavar="TEXT", help="why; the history keeps it")
         _json(command)
+    export = _command(commands, "export", "a checkpoint or a champion as a Hugging Face folder")
+    export.add_argument("what", metavar="WHAT", help="RUN[@STEP], or NAME:CHANNEL for the champion of a channel")
+    export.add_argument("--out", required=True, metavar="DIR", help="a folder that does not exist yet")
+    _json(export)
 
 
 def _audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

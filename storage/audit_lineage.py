@@ -147,13 +147,15 @@ def _segment_json(segment: Segment) -> dict[str, Any]:
     }
 
 
-def checkpoint(store: ObjectStore, run: str, step: int | None = None, *, ledger_only: bool = False) -> Lineage:
+def checkpoint(
+    store: ObjectStore, run: str, step: int | None = None, *, weights_sha256: str = "", ledger_only: bool = False
+) -> Lineage:
     """Exactly the trajectories that trained RUN@STEP (default: the newest), by step, and what its ancestors are.
 
-    `ledger_only`: read every ledger record instead of the catalog. Raises RequestError if there is no such checkpoint,
-    AuditViolation if the ledger does not lead back from it.
+    `weights_sha256` picks among the run's RL stages. `ledger_only`: read every ledger record, not the catalog. Raises
+    RequestError if there is no such checkpoint, AuditViolation if the ledger does not lead back from it.
     """
-    segment = _segment(store, run, step, ledger_only=ledger_only)
+    segment = _segment(store, run, step, weights_sha256, ledger_only=ledger_only)
     lineage = Lineage(run, segment.step, segment.weights_sha256, [segment])
     _follow(store, lineage, segment.initial, ledger_only=ledger_only)
     return lineage

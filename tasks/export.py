@@ -1,0 +1,84 @@
+"""Weights out of the store: a folder in Hugging Face layout with a model card, whole or not at all.
+
+The folder is filled under another name beside its place, what was written is read back and compared with the digest
+that the checkpoint's manifest names, and only then does it get its name.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from schemas.errors import RequestError, RunStopped
+from storage.objects import ObjectStore
+from tasks.export_source import Source
+from tasks.model_card import model_card
+
+GENERATION = "generation_config.json"
+
+
+def export(store: ObjectStore, source: Source, out: Path) -> list[str]:
+    """Write the folder; returns the names of its files. RequestError where `out` holds anything, RunStopped where the
+    weights are not what their manifest says."""
+    _check_out(out)
+    with _filled(out) as folder:
+        for key in store.list(f"{source.weights.prefix}/"):
+            (folder / key.removeprefix(f"{source.weights.prefix}/")).write_bytes(store.get(key).data)
+        parameters = _verify(source, folder)
+        if not (folder / GENERATION).exists():
+            (folder / GENERATION).write_text(json.dumps(_generation(source, folder), indent=2) + "\n")
+        (folder / "README.md").write_text(model_card(store, source, parameters), encoding="utf-8")
+        return sorted(item.name for item in folder.iterdir())
+
+
+def _check_out(out: Path) -> None:
+    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise RequestError(f"--out {out} is there and is not empty: name a folder that does not exist yet")
+    if not out.absolute().parent.is_dir():
+        raise RequestError(f"--out {out}: there is no folder {out.absolute().parent}")
+
+
+@contextmanager
+def _filled(out: Path) -> Generator[Path]:
+    """A folder beside `out` that takes its place at the end of the block, and is removed where that fails."""
+    folder = out.absolute().parent / f".{out.name}.{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir()
+        yield folder
+        os.rename(folder, out)
+    except OSError as error:
+        raise RunStopped(f"--out {out} can't be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _verify(source: Source, folder: Path) -> int:
+    """The number of parameters that were written; RunStopped unless their digest is the manifest's."""
+    from models.pure import flatten
+    from models.weights import load_folder, params_digest
+
+    _, params = load_folder(folder)
+    found = params_digest(params)
+    if found != source.weights.sha256:
+        raise RunStopped(
+            f"the weights of {source.ref} have digest {found[:12]}, but {source.weights.sha256[:12]} was recorded: "
+            f"they were changed or damaged in {source.weights.prefix} and are not exported"
+        )
+    return sum(int(value.size) for value in flatten(params).values())
+
+
+def _generation(source: Source, folder: Path) -> dict[str, object]:
+    """How the checkpoint sampled while it was trained, in the names of transformers."""
+    from models.tokenizer import tokenizer_from_files
+
+    rollout, described = source.config.rollout, json.loads((folder / "config.json").read_text())
+    names = [item.name for item in folder.iterdir()]
+    tokenizer = tokenizer_from_files(lambda name: (folder / name).read_bytes(), names, str(folder))
+    found: dict[str, object] = {"do_sample": rollout.temperature > 0, "max_new_tokens": rollout.max_tokens_per_turn}
+    if rollout.temperature > 0:
+        found["temperature"] = rollout.temperature
+    ids = {"eos_token_id": described.get("eos_token_id"), "pad_token_id": tokenizer.special("<|pad|>")}
+    return found | {name: value for name, value in ids.items() if value is not None}
