@@ -41,9 +41,9 @@ class Model(Section):
     """Where the weights come from."""
 
     path: str | None = None
-    """A Hugging Face folder, a store URL of one, `RUN@STEP` (a checkpoint of ours), or `champion` (the newest promoted
-    weights of `promotion.name`; from scratch while there are none). Left out: from scratch. A run that starts from a
-    champion skips its warm-ups."""
+    """A Hugging Face folder, a store URL of one, `RUN@STEP` (a checkpoint of ours), or `champion` (what
+    `promotion.channel` points to; from scratch while it points to nothing). Left out: from scratch. A run that starts
+    from a champion skips its warm-ups."""
     architecture: Architecture | None = None
     """The shape of a model made from scratch (byte-level tokenizer)."""
 

@@ -28,7 +28,12 @@ Folder = tuple[list[str], Callable[[str], bytes]]
 def check_initial(request: Request) -> None:
     """Refuse a `model.path` that names nothing usable, before anything is written."""
     path = request.config.model.path
-    if path in (None, "champion"):
+    if path is None:
+        return
+    if path == "champion":
+        champion = read_champion(request.store, request.config)
+        if champion is not None:
+            registry.check_present(request.store, f"the champion {champion.ref}", champion.weights)
         return
     if match := _CHECKPOINT.fullmatch(path):
         find_checkpoint(request.store, match[1], int(match[2]))

@@ -43,7 +43,8 @@ def _front(ref: str, played: Sequence[EvaluationReport]) -> str:
         EvalResult(
             task_type="text-generation",
             dataset_type=r.tasks,
-            dataset_name=f"{r.setting or r.tasks}, temperature {r.temperature:g}",
+            dataset_name=r.setting or r.tasks,
+            dataset_config=f"temperature {r.temperature:g}",
             metric_type="success",
             metric_name=f"success on {r.n} episodes",
             metric_value=round(r.success, 6),
@@ -86,9 +87,16 @@ def _lineage(source: Source, lineage: Lineage) -> str:
             "Before them:" if parents else "Nothing came before them.",
             *([_table(("weights", "digest", "kind"), parents)] if parents else []),
             "Data files, by SHA-256:",
-            _table(("file", "SHA-256"), [(p.ref, f"`{p.sha256}`") for p in lineage.data()]),
+            _table(("of", "file", "SHA-256"), _data(lineage)),
         ]
     )
+
+
+def _data(lineage: Lineage) -> list[tuple[str, str, str]]:
+    """Every data file with whose it is: tasks of a run, demonstrations of a warm-up."""
+    files = [(f"tasks of {s.run}", s.tasks) for s in lineage.segments]
+    files += [(w.stage, p) for w in lineage.warm_ups for p in w.inputs if p.kind == "data"]
+    return [(whose, p.ref, f"`{p.sha256}`") for whose, p in files]
 
 
 def _training(source: Source) -> str:
@@ -138,7 +146,7 @@ headrace audit checkpoint {source.ref}  # exactly what trained it, back to the d
 headrace audit replay {source.ref}      # train it again and compare
 ```
 
-Without it, the digest of the parameters as Headrace computes it:
+Without it, where Headrace is installed, the digest of the parameters in this folder:
 
 ```
 python -c "from models.weights import *; print(params_digest(load_folder('.')[1]))"

@@ -29,5 +29,6 @@ def main(args: argparse.Namespace) -> None:
         }
         for entry in channel.history
     ]
-    print(f"{channel.name}/{channel.channel}: {len(rows)} entries, the last is the champion")
+    count = "1 entry" if len(rows) == 1 else f"{len(rows)} entries"
+    print(f"{channel.name}/{channel.channel}: {count}, the last is the champion")
     show(pa.Table.from_pylist(rows), limit=len(rows))

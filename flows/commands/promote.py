@@ -25,7 +25,8 @@ def main(args: argparse.Namespace) -> None:
     if args.approve is not None and not args.approve.strip():
         raise RequestError("--approve needs the name of the person who agrees")
     checkpoint = find(store, args.checkpoint)
-    if args.approve and _tell_run(store, checkpoint, args):
+    if _run_waits(store, checkpoint, args.channel):
+        _tell_run(store, checkpoint, args)
         return
     decision = beside.promote(checkpoint, lambda case, found: _answer(case, found, args.approve), args.channel)
     if args.json:
@@ -46,18 +47,22 @@ def _answer(case: Case, found: GateDecision, name: str | None) -> Answer:
     )
 
 
-def _tell_run(store: ObjectStore, checkpoint: Checkpoint, args: argparse.Namespace) -> bool:
-    """Whether the run itself waits for this approval; then it is given."""
-    base = beside.gate_base(checkpoint, args.channel)
-    question = questions.read(store, base)
-    if question is None or not question.open or not is_held(store, keys.run_lease(checkpoint.request.run)):
-        return False
-    found = questions.answer(store, base, agreed=True, name=args.approve.strip())
+def _run_waits(store: ObjectStore, checkpoint: Checkpoint, channel: str | None) -> bool:
+    """Whether the run itself is being driven and asks a person about this checkpoint."""
+    question = questions.read(store, beside.gate_base(checkpoint, channel))
+    return question is not None and question.open and is_held(store, keys.run_lease(checkpoint.request.run))
+
+
+def _tell_run(store: ObjectStore, checkpoint: Checkpoint, args: argparse.Namespace) -> None:
+    """Give the approval that the run waits for."""
+    run = checkpoint.request.run
+    if not args.approve:
+        raise RunStopped(f"run {run} waits for a person: `headrace promote {checkpoint.ref} --approve NAME` to agree")
+    found = questions.answer(store, beside.gate_base(checkpoint, args.channel), agreed=True, name=args.approve.strip())
     if args.json:
         print(json.dumps(found.model_dump(mode="json"), indent=2))
     else:
-        print(f"run {checkpoint.request.run} waits for it and is told: {found.by} approves {found.candidate}")
-    return True
+        print(f"run {run} waits for it and is told: {found.by} approves {found.candidate}")
 
 
 def _lines(decision: GateDecision) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from flows.cli import main
 from schemas import keys
+from schemas.errors import RunStopped
 from schemas.promotion import Channel
 from storage.open import open_store
 from tasks import pause, registry
@@ -118,7 +119,10 @@ def test_the_command_line_answers_a_run_that_waits(headrace: Run, root: str, cap
 
         from flows.commands import promote
 
-        args = argparse.Namespace(root=root, checkpoint="small", approve="Bob", channel=None, json=False)
+        args = argparse.Namespace(root=root, checkpoint="small", approve=None, channel=None, json=False)
+        with pytest.raises(RunStopped, match="run small waits for a person"):
+            promote.main(args)
+        args.approve = "Bob"
         told.append(promote.main(args) or 0)
 
     Bystander(root, tell)

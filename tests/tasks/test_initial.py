@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load, save
+from support.gated import crown
 
 from models.config import DecoderConfig
 from models.pure import init_params
@@ -61,3 +62,17 @@ def test_from_scratch_while_there_is_no_champion(project: Path, root: str) -> No
     request = load_request(str(project / "small.toml"), ["model.path=champion"], root=root)
     check_initial(request)
     assert resolve(request) == (None, ())
+
+
+def test_the_champion_is_that_of_the_configured_channel(project: Path, root: str) -> None:
+    staging = ["model.path=champion", "promotion.channel=staging"]
+    request = load_request(str(project / "small.toml"), staging, root=root)
+    crown(root, "production@1")
+    assert resolve(request) == (None, ())
+    weights = crown(root, "staging@1", channel="staging")
+    found, parents = resolve(request)
+    assert found == weights and [(p.kind, p.ref) for p in parents] == [("champion", "staging@1")]
+    check_initial(request)
+    request.store.delete(f"{weights.prefix}/config.json")
+    with pytest.raises(RequestError, match="the weights of the champion staging@1 are no longer in"):
+        check_initial(request)
