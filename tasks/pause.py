@@ -18,7 +18,7 @@ from prefect.states import Paused
 from pydantic import Field
 
 from schemas.errors import RunStopped
-from schemas.promotion import GateDecision
+from schemas.promotion import Approval, GateDecision
 from tasks import questions
 from tasks.gate import Case
 from tasks.promote import Answer
@@ -37,22 +37,23 @@ class GateApproval(RunInput):
 
 
 def ask(case: Case, found: GateDecision) -> Answer | None:
-    """Pause the flow run until somebody answers. None when the run was stopped; RunStopped when time is up."""
+    """Pause the flow run until somebody answers. None when the run was stopped; RunStopped when time is up.
+
+    An answer that a driver got and died with counts: nobody is asked the same again.
+    """
     session, store = case.session, case.session.store
     seconds = session.request.config.promotion.approval_seconds
-    questions.put(store, case.base, found, seconds)
-    session.tell("gate", {"event": "log", "message": _invitation(case, found, seconds)})
-    with get_client(sync_client=True) as client:
-        pause = _Pause(client, UUID(str(runtime.flow_run.get_id())), found, seconds)
-        try:
-            answer = _wait(case, pause, seconds)
-        finally:
+    if questions.put(store, case.base, found, seconds):
+        session.tell("gate", {"event": "log", "message": _invitation(case, found, seconds)})
+        with get_client(sync_client=True) as client:
+            pause = _Pause(client, UUID(str(runtime.flow_run.get_id())), found, seconds)
+            _wait(case, pause, seconds)
             closed = questions.close(store, case.base)
-        if answer is None and closed.approved is not None:  # it came with the last moment
-            answer = Answer(closed.approved, closed.by)
-        if answer is not None:
-            pause.leave(answer)
-            return answer
+            pause.leave(closed)
+    else:
+        closed = questions.close(store, case.base)
+    if closed.approved is not None:
+        return Answer(closed.approved, closed.by)
     if session.stop.is_set():
         return None
     raise RunStopped(
@@ -61,20 +62,21 @@ def ask(case: Case, found: GateDecision) -> Answer | None:
     )
 
 
-def _wait(case: Case, pause: "_Pause", seconds: float) -> Answer | None:
-    """The first answer; None when time is up or the run was stopped."""
-    stop, end = case.session.stop, time.monotonic() + seconds
-    while not stop.is_set() and time.monotonic() < end:
-        answer = pause.answer() or _stored(case)
-        if answer is not None:
-            return answer
-        stop.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
-    return None
-
-
-def _stored(case: Case) -> Answer | None:
-    found = questions.read(case.session.store, case.base)
-    return Answer(found.approved, found.by) if found and found.approved is not None else None
+def _wait(case: Case, pause: "_Pause", seconds: float) -> None:
+    """Until the question in the store is answered, time is up or the run was stopped. The form's answer goes there."""
+    store, stop, end = case.session.store, case.session.stop, time.monotonic() + seconds
+    try:
+        while not stop.is_set() and time.monotonic() < end:
+            answer = pause.answer()
+            if answer is not None:
+                questions.answer(store, case.base, agreed=answer.agreed, name=answer.name)
+            found = questions.read(store, case.base)
+            if found is not None and found.approved is not None:
+                return
+            stop.wait(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+    except BaseException:
+        questions.close(store, case.base)
+        raise
 
 
 def _invitation(case: Case, found: GateDecision, seconds: float) -> str:
@@ -110,11 +112,11 @@ class _Pause:
             raise RunStopped(_ended(run))
         return None
 
-    def leave(self, answer: Answer) -> None:
-        """Let the flow run go on, where it was not resumed in Prefect."""
+    def leave(self, answered: Approval) -> None:
+        """Let the flow run go on after an answer that did not come from Prefect."""
         run = self._client.read_flow_run(self._flow_run)
-        if run.state is not None and run.state.is_paused():
-            self._client.resume_flow_run(self._flow_run, {"approve": answer.agreed, "name": answer.name})
+        if answered.approved is not None and run.state is not None and run.state.is_paused():
+            self._client.resume_flow_run(self._flow_run, {"approve": answered.approved, "name": answered.by})
 
 
 def _ended(run: FlowRun) -> str:

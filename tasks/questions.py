@@ -12,8 +12,8 @@ from schemas.promotion import Approval, GateDecision
 from storage.objects import GenerationMismatch, ObjectStore, find
 
 
-def put(store: ObjectStore, gate_base: str, found: GateDecision, seconds: float) -> None:
-    """Ask anew about a candidate that passed all else."""
+def put(store: ObjectStore, gate_base: str, found: GateDecision, seconds: float) -> bool:
+    """Ask about a candidate that passed all else. False where the same was asked, and answered, and nobody read it."""
     now = time.time()
     question = Approval(
         candidate=found.candidate,
@@ -22,7 +22,15 @@ def put(store: ObjectStore, gate_base: str, found: GateDecision, seconds: float)
         asked=now,
         until=now + seconds,
     )
+    standing = read(store, gate_base)
+    if standing is not None and standing.open and standing.approved is not None and _same(standing, question):
+        return False
     store.put(keys.gate_approval(gate_base), question.to_bytes())
+    return True
+
+
+def _same(one: Approval, other: Approval) -> bool:
+    return (one.candidate, one.weights_sha256, one.reason) == (other.candidate, other.weights_sha256, other.reason)
 
 
 def read(store: ObjectStore, gate_base: str) -> Approval | None:
@@ -33,16 +41,15 @@ def read(store: ObjectStore, gate_base: str) -> Approval | None:
 
 
 def answer(store: ObjectStore, gate_base: str, *, agreed: bool, name: str) -> Approval:
-    """Answer the open question. RequestError where none is open."""
+    """Answer the open question; returns it as it stands, with the answer that was first. RequestError where none is
+    open."""
     return _change(store, gate_base, approved=agreed, by=name)
 
 
 def close(store: ObjectStore, gate_base: str) -> Approval:
     """Take no more answers; returns the question with the answer that it got, if any."""
     found = read(store, gate_base)
-    if found is not None and not found.open:
-        return found
-    return _change(store, gate_base, open=False)
+    return found if found is not None and not found.open else _change(store, gate_base, open=False)
 
 
 def _change(store: ObjectStore, gate_base: str, **changes: object) -> Approval:
@@ -53,7 +60,7 @@ def _change(store: ObjectStore, gate_base: str, **changes: object) -> Approval:
         if stored is None or found is None or not found.open:
             raise RequestError(f"nobody waits for an approval at {key}")
         if found.approved is not None and "approved" in changes:
-            raise RequestError(f"{found.by} has answered for {found.candidate} already")
+            return found
         try:
             changed = found.model_copy(update=changes)
             store.swap(key, changed.to_bytes(), stored.generation)

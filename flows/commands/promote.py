@@ -62,7 +62,8 @@ def _tell_run(store: ObjectStore, checkpoint: Checkpoint, args: argparse.Namespa
     if args.json:
         print(json.dumps(found.model_dump(mode="json"), indent=2))
     else:
-        print(f"run {run} waits for it and is told: {found.by} approves {found.candidate}")
+        said = "approves" if found.approved else "does not approve"
+        print(f"run {run} waits for it and is told: {found.by} {said} {found.candidate}")
 
 
 def _lines(decision: GateDecision) -> list[str]:

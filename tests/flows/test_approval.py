@@ -15,7 +15,7 @@ from schemas import keys
 from schemas.errors import RunStopped
 from schemas.promotion import Channel
 from storage.open import open_store
-from tasks import pause, registry
+from tasks import pause, questions, registry
 from tasks.lease import is_held
 from tasks.record import read_run
 
@@ -140,6 +140,24 @@ def test_nobody_answers_and_the_same_run_asks_again(headrace: Run, root: str) ->
     Bystander(root, lambda client, run: client.resume_flow_run(run.id, {"approve": True, "name": "Ada"}))
     code, out, err = headrace("run", "CONFIG", "--set", "promotion.approval_seconds=600")
     assert code == 0 and "finished before" in out and history(root) == [("small@3", "Ada")], err
+
+
+def test_an_answer_that_a_dead_driver_left_counts(headrace: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answered(*_: Any, **__: Any) -> None:
+        questions.answer(open_store(root), gate_of(root), agreed=True, name="Cleo")
+        raise RunStopped("the driver died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pause, "_wait", answered)
+        assert headrace("run", "CONFIG")[0] == 1
+    assert history(root) == []
+    code, out, err = headrace("run", "CONFIG")
+    assert code == 0 and "waiting at most" not in out and history(root) == [("small@3", "Cleo")], err
+
+
+def gate_of(root: str) -> str:
+    (key,) = open_store(root).list("runs/small/gates/")
+    return key.removesuffix("/approval.json")
 
 
 def test_a_cancelled_flow_run_stops_waiting(headrace: Run, root: str) -> None:
