@@ -27,7 +27,10 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument("run", metavar="RUN")
     work.add_argument("--workers", type=int, default=1, metavar="N", help="worker processes (default: 1)")
     work.add_argument(
-        "--folder", default="", metavar="PATH", help="the user's modules here (default: where the run has them)"
+        "--folder",
+        default="",
+        metavar="PATH",
+        help="the user's modules here (default: HEADRACE_FOLDER, where the run has them)",
     )
     _command(commands, "eval", "success of a checkpoint on the held-out tasks").add_argument(
         "checkpoint", metavar="RUN[@STEP]"

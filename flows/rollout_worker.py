@@ -27,7 +27,7 @@ def rollout_worker(
     """Keep workers at a run until its RL ends; returns why they left.
 
     `root` is the store, `base` an RL stage of the run (default: its newest), `first` the number of the first worker,
-    `folder` where the user's modules lie on this machine (default: where the run has them).
+    `folder` where the user's modules lie on this machine (default: HEADRACE_FOLDER, else where the run has them).
     """
     store, sink = stores.open_store(root), worker_lines.WorkerLines(get_run_logger().info)
     return join.join(
@@ -50,4 +50,5 @@ def deployment(work_pool: str | None, name: str = "rollout-worker/headrace") -> 
         description="Rollout workers for runs whose rollout.infrastructure is deployment",
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=work_pool,
+        job_variables={"env": {"PYTHONSAFEPATH": "1"}},  # no folder of Prefect's or the job's shadows ours
     )

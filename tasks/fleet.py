@@ -92,14 +92,14 @@ class Fleet:
         return [p.asked.id for p in self._posts if p.asked is not None and not p.asked.final]
 
     def leave(self) -> None:
-        """Cancel what is still at work."""
-        for id in self.asked:
-            self._pool.cancel(id)
+        """Cancel what is still at work, also what a driver before this one asked for."""
+        for asked in self._pool.standing():
+            if asked.state != "CANCELLING":
+                self._pool.cancel(asked.id)
 
     def gone(self) -> bool:
         """Whether every flow run has ended."""
-        self._follow(mend=False)
-        return not self.asked
+        return not self._pool.standing()
 
     # -- the store's side -------------------------------------------------------------------------------------
 
@@ -120,14 +120,13 @@ class Fleet:
 
     # -- Prefect's side ---------------------------------------------------------------------------------------
 
-    def _follow(self, *, mend: bool = True) -> None:
-        """Learn what became of the flow runs; with `mend`, note which are to be asked for again."""
+    def _follow(self) -> None:
+        """Learn what became of the flow runs, and note which are to be asked for again."""
         found = self._pool.look(self.asked)
         for post in self._posts:
             if post.asked is not None and not post.asked.final:
                 post.asked = found.get(post.asked.id) or Asked(post.asked.id, "CANCELLED", "was deleted")
-                if mend:
-                    self._judge(post, post.asked)
+                self._judge(post, post.asked)
 
     def _judge(self, post: Post, asked: Asked) -> None:
         now = self._clock()
@@ -169,8 +168,8 @@ class Fleet:
     def _ask_for(self, post: Post) -> Asked:
         parameters = {"root": self._store.url, "run": self._run, "base": self._base, "first": post.index}
         while True:
-            key = f"{self._store.url} {self._base} {post.index} {post.attempt}"
-            asked = self._pool.ask(f"{self._run} worker {post.index}.{post.attempt}", key, parameters)
+            name = f"{self._run} worker {post.index}.{post.attempt}"
+            asked = self._pool.ask(name, f"{post.index} {post.attempt}", parameters)
             if not asked.final and asked.state != "CANCELLING":
                 return asked
             post.attempt += 1

@@ -4,6 +4,7 @@ They come and go as they like. They leave when RL has ended, when they are told 
 more; what they held is then free for others.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,12 +28,17 @@ Sink = Callable[[str, Event], None]
 def check_joinable(store: ObjectStore, run: str, folder: str = "") -> Sight:
     """The first look at a run. RequestError where workers on this machine can't join it."""
     check_store(store)
-    sight = RunWatch(store, run).look()
+    sight, folder = RunWatch(store, run).look(), modules_folder(folder)
     if sight.phase == "over":
         raise RequestError(f"the RL of run {run} has ended: there is nothing to roll out")
     if sight.spec is not None:
         check_modules(sight.spec, sight.config, folder)
     return sight
+
+
+def modules_folder(given: str) -> str:
+    """Where the user's modules lie on this machine: as given, else HEADRACE_FOLDER; empty: where the run has them."""
+    return given or os.environ.get("HEADRACE_FOLDER", "")
 
 
 def check_store(store: ObjectStore) -> None:
@@ -49,12 +55,13 @@ def check_modules(spec: RLSpec, config: Run, folder: str) -> None:
     except RequestError as error:
         raise RequestError(
             f"{error}: run {spec.run} uses modules of its own, and a worker needs the same files: copy the folder "
-            f"here and name it with --folder"
+            f"here and name it with --folder or HEADRACE_FOLDER"
         ) from error
     if found != spec.environment_sha256:
         raise RequestError(
             f"the modules in {where} are not those of run {spec.run} (digest {found[:12] or 'of none'}, the run has "
-            f"{spec.environment_sha256[:12] or 'none'}): copy the run's files here, or name their folder with --folder"
+            f"{spec.environment_sha256[:12] or 'none'}): copy the run's files here, or name their folder with "
+            f"--folder or HEADRACE_FOLDER"
         )
 
 
@@ -75,7 +82,7 @@ def join(
     default after the workers that registered before. RequestError and RunStopped with the cause where they can't go on.
     """
     check_store(store)
-    watch, crew = RunWatch(store, run, base), Crew(store, sink, workers, first, folder)
+    watch, crew = RunWatch(store, run, base), Crew(store, sink, workers, first, modules_folder(folder))
     waited = False
     try:
         while not stop.is_set():

@@ -25,6 +25,8 @@ ROUND_SECONDS = 2.0
 """How often workers elsewhere are looked at."""
 LEAVE_SECONDS = 30.0
 """How long they may take to leave when RL has ended, before they are cancelled."""
+STOP_SECONDS = 8.0
+"""How long Prefect may refuse to cancel them."""
 
 
 def open_stage(session: Session) -> str:
@@ -58,7 +60,7 @@ def roll_out(session: Session, base: str, index: int) -> str:
 def roll_out_elsewhere(session: Session, base: str, pool: WorkerPool | None = None) -> str:
     """Keep the run's workers on other machines until the stage ends; returns how it ended."""
     config = session.request.config
-    pool = pool or PrefectPool(config.rollout.deployment)
+    pool = pool or PrefectPool(config.rollout.deployment, f"{session.store.url} {base}")
     fleet = Fleet(session.store, base, session.request.run, config, pool, session.tell)
     try:
         _watch(session, fleet)
@@ -72,15 +74,15 @@ def roll_out_elsewhere(session: Session, base: str, pool: WorkerPool | None = No
 
 def _watch(session: Session, fleet: Fleet) -> None:
     """Rounds until the learner has ended. While Prefect does not answer, what is at work stays at work."""
-    silent = False
+    unanswered = 0
     while not (session.stop.is_set() or session.learned.is_set()):
         try:
             fleet.round()
-            silent = False
+            unanswered = 0
         except PoolUnreachable as error:
-            if not silent:
-                session.tell("workers", {"event": "log", "message": f"{error}; asking again until it does"})
-            silent = True
+            unanswered += 1
+            if unanswered == 3:
+                session.tell("workers", {"event": "log", "message": f"{error}; asking again until it does well"})
         end = time.monotonic() + ROUND_SECONDS
         while time.monotonic() < end and not session.stop.is_set() and not session.learned.wait(0.1):
             pass
@@ -88,14 +90,19 @@ def _watch(session: Session, fleet: Fleet) -> None:
 
 def _dismiss(session: Session, fleet: Fleet) -> None:
     """Workers leave by themselves when RL has ended; what is left after a while, or at a stop, is cancelled."""
-    end = time.monotonic() + LEAVE_SECONDS
-    try:
-        while not (session.stop.is_set() or fleet.gone() or time.monotonic() > end):
-            session.stop.wait(1.0)
-        fleet.leave()
-    except PoolUnreachable as error:
-        message = f"{error}: workers that it can't be told to cancel leave by themselves (rollout.driver_seconds)"
-        session.tell("workers", {"event": "log", "message": message})
+    end = time.monotonic() + (0.0 if session.stop.is_set() else LEAVE_SECONDS)
+    while True:
+        late = time.monotonic() - end
+        try:
+            if session.stop.is_set() or late > 0:
+                return fleet.leave()
+            if fleet.gone():
+                return None
+        except PoolUnreachable as error:
+            if late > STOP_SECONDS:
+                message = f"{error}: workers that it can't cancel leave by themselves (rollout.driver_seconds)"
+                return session.tell("workers", {"event": "log", "message": message})
+        time.sleep(0.5)
 
 
 def _window_opens(session: Session, base: str) -> bool:

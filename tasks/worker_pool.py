@@ -14,7 +14,7 @@ from schemas.errors import HeadraceError, RequestError
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-SECONDS = 10.0
+SECONDS = 5.0
 """Deadline of one call."""
 FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 _T = TypeVar("_T")
@@ -47,6 +47,9 @@ class WorkerPool(Protocol):
     def look(self, ids: Iterable[str]) -> dict[str, Asked]:
         """The flow runs as they are now; those that were deleted are missing."""
 
+    def standing(self) -> list[Asked]:
+        """The flow runs that were asked for here, by this process or one before it, and have not ended."""
+
     def cancel(self, id: str) -> None:
         """Ask a flow run to end, and do not wait for it."""
 
@@ -61,10 +64,13 @@ def check(rollout: Rollout) -> None:
 
 
 class PrefectPool:
-    """A deployment of the Prefect server at PREFECT_API_URL. `name` is FLOW/NAME."""
+    """A deployment of the Prefect server at PREFECT_API_URL. `name` is FLOW/NAME.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    `stage` marks the flow runs that are asked for here, whichever process asks: the root and folder of an RL stage.
+    """
+
+    def __init__(self, name: str, stage: str = "") -> None:
+        self._name, self._stage = name, stage
 
     def check(self) -> None:
         """RequestError where there is no server or no such deployment."""
@@ -97,7 +103,11 @@ class PrefectPool:
         except ObjectNotFound as error:
             raise PoolUnreachable(f"Prefect has no deployment {self._name} any more") from error
         return client.create_flow_run_from_deployment(
-            deployment.id, name=name, idempotency_key=key, parameters=parameters, tags=["headrace"]
+            deployment.id,
+            name=name,
+            idempotency_key=f"{self._name} {self._stage} {key}",
+            parameters=parameters,
+            tags=[self._stage],
         )
 
     def look(self, ids: Iterable[str]) -> dict[str, Asked]:
@@ -107,6 +117,17 @@ class PrefectPool:
         chosen = FlowRunFilter(id=FlowRunFilterId(any_=wanted))
         found = self._call(lambda client: client.read_flow_runs(flow_run_filter=chosen)) if wanted else []
         return {a.id: a for a in map(_asked, found)}
+
+    def standing(self) -> list[Asked]:
+        from prefect.client.schemas import filters
+        from prefect.client.schemas.objects import StateType
+
+        living = [t for t in StateType if t.value not in FINAL]
+        chosen = filters.FlowRunFilter(
+            tags=filters.FlowRunFilterTags(all_=[self._stage]),
+            state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=living)),
+        )
+        return [_asked(run) for run in self._call(lambda client: client.read_flow_runs(flow_run_filter=chosen))]
 
     def cancel(self, id: str) -> None:
         from prefect.client.schemas.objects import StateType
@@ -137,6 +158,8 @@ class PrefectPool:
                 get_client(httpx_settings={"timeout": SECONDS}, sync_client=True) as client,
             ):
                 return what(client)
+        except httpx.HTTPStatusError as error:
+            raise PoolUnreachable(f"Prefect's server answers {error.response.status_code}") from error
         except (httpx.HTTPError, RuntimeError) as error:  # the latter where the client finds no API
             raise PoolUnreachable(f"Prefect's server does not answer ({type(error).__name__}: {error})") from error
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ from schemas.manifest import Window
 from storage.control import beat, read_worker, register_worker
 from storage.memory import MemoryStore
 from storage.objects import ObjectStore
-from tasks import worker_pool
+from tasks import record, reinforce, warm_up, worker_pool
 from tasks.fleet import Fleet
-from tasks.request import read_config
+from tasks.request import load, read_config
+from tasks.session import opened
 from tasks.worker_pool import Asked, PoolUnreachable
 
 BASE = "runs/small/rl-1"
@@ -45,6 +48,10 @@ class Pool:
     def look(self, ids: Iterable[str]) -> dict[str, Asked]:
         self._answer()
         return {i: self.runs[i] for i in ids if i in self.runs}
+
+    def standing(self) -> list[Asked]:
+        self._answer()
+        return [a for a in self.runs.values() if not a.final]
 
     def cancel(self, id: str) -> None:
         self._answer()
@@ -118,8 +125,9 @@ def test_workers_are_asked_for_once_whoever_drives(place: Place) -> None:
 
 def test_a_driver_that_comes_back_asks_anew_for_what_has_ended(place: Place) -> None:
     place.fleet.round()
+    place.fleet = place.another_driver()
     place.fleet.leave()
-    assert place.pool.cancelled == ["0", "1"] and place.fleet.gone()
+    assert place.pool.cancelled == ["0", "1"] and place.fleet.gone(), "though it has not asked for them itself"
     place.fleet = place.another_driver()
     place.fleet.round()
     assert place.fleet.asked == ["2", "3"]
@@ -240,3 +248,30 @@ def test_workers_elsewhere_need_a_server(place: Place) -> None:
 
 def test_a_flow_run_is_final_by_its_state() -> None:
     assert [dataclasses.replace(Asked("0", s)).final for s in ("RUNNING", "CANCELLED")] == [False, True]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_stopped_run_cancels_its_workers_if_prefect_answers(
+    project: Path, root: str, fakes: None, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    monkeypatch.setattr(reinforce, "STOP_SECONDS", 0.5)
+    request = load(str(project / "small.toml"), root=root)
+    said, pool = list[str](), Pool()
+    with opened(request, record.prepare(request), lambda _, e: said.append(e.get("message", ""))) as session:
+        warm_up.warm_up(session, "habit")
+        base = reinforce.open_stage(session)
+        with ThreadPoolExecutor(1) as executor:
+            watching = executor.submit(reinforce.roll_out_elsewhere, session, base, pool)
+            until(lambda: len(pool.runs) == 2)
+            pool.away = away
+            session.stop.set()
+            assert watching.result(60) == "stopped"
+    assert pool.cancelled == ([] if away else ["0", "1"])
+    assert any("leave by themselves" in text for text in said) == away
+
+
+def until(done: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -151,7 +151,9 @@ def test_a_worker_that_cannot_go_on_ends_the_call_with_its_cause(
             Joined(root).future.result(60)
 
 
-def test_other_modules_of_the_user_are_refused(project: Path, root: str, fakes: None, tmp_path: Path) -> None:
+def test_other_modules_of_the_user_are_refused(
+    project: Path, root: str, fakes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = project / "mine.py"
     module.write_text("def score(task, messages):\n    return 1.0\n")
     with driven(project, root, OWN) as session:
@@ -164,6 +166,8 @@ def test_other_modules_of_the_user_are_refused(project: Path, root: str, fakes: 
         module.unlink()
         with pytest.raises(RequestError, match=r"environment.reward = `mine:score`: there is no file .* --folder"):
             Joined(root).future.result(60)
+        monkeypatch.setenv("HEADRACE_FOLDER", str(copy))
+        assert check_joinable(session.store, "small").phase == "open"
         assert not workers(session.store, keys.rl("small", session.survey().rl.key))
 
 
