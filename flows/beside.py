@@ -16,7 +16,7 @@ from tasks.checkpoints import Checkpoint
 from tasks.gate import Case
 from tasks.promote import Ask
 from tasks.request import Request
-from tasks.session import Session, opened
+from tasks.session import Session, Sink, opened
 from tasks.survey import Evaluation, gate_key
 
 
@@ -26,10 +26,10 @@ def evaluate(checkpoint: Checkpoint, wanted: list[Evaluation]) -> list[Evaluatio
         return _all(here, wanted)
 
 
-def promote(checkpoint: Checkpoint, ask: Ask, channel: str | None = None) -> GateDecision:
+def promote(checkpoint: Checkpoint, ask: Ask, channel: str | None, sink: Sink) -> GateDecision:
     """Evaluate what the gate compares, and let it decide anew, for the run's channel or another one."""
     request = checkpoint.request if channel is None else _to_channel(checkpoint.request, channel)
-    with opened(request, checkpoint.record, Lines(), aside=True) as here:
+    with opened(request, checkpoint.record, sink, aside=True) as here:
         case = Case(here, checkpoint.ref, checkpoint.weights, checkpoint.start)
         gate.check_case(case)
         _all(here, gate.evaluations(case))

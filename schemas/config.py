@@ -218,6 +218,11 @@ class Suite(Section):
     samples: Positive = 1
     """Episodes per task."""
 
+    @property
+    def setting(self) -> str:
+        """What the suite is called where task sets are told apart: in `run.json`, reports and messages."""
+        return f"evaluation.suites.{self.name}"
+
 
 class Evaluation(Section):
     """The figures that are reported: success on held-out tasks."""

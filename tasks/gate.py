@@ -65,7 +65,7 @@ def matches(case: Case) -> tuple[Match, ...]:
 
     own = match("promotion.tasks", settings.temperature, settings.samples)
     kept = [suites[name] for name in settings.no_regression]
-    return own, *(match(f"evaluation.suites.{s.name}", s.temperature, s.samples, s.name) for s in kept)
+    return own, *(match(s.setting, s.temperature, s.samples, s.name) for s in kept)
 
 
 def evaluations(case: Case) -> list[Evaluation]:

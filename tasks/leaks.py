@@ -1,4 +1,4 @@
-"""The three task sets must not share a task: not by id, not by prompt. Otherwise the figures say nothing."""
+"""Task sets must not share a task: not by id, not by prompt. Otherwise the figures say nothing."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -8,7 +8,7 @@ from schemas.errors import RequestError
 
 
 def check_leaks(sets: Mapping[str, Sequence[Task]]) -> None:
-    """`sets`: setting → its tasks. RequestError names the first task that stands in two of them."""
+    """`sets`: setting and file, in words → its tasks. RequestError names the first task that stands in two of them."""
     for (first, a), (second, b) in combinations(sets.items(), 2):
         shared_ids = {t.id for t in a} & {t.id for t in b}
         if shared_ids:

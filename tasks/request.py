@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 @dataclass(frozen=True)
 class Request:
-    """A checked request for a run. `data`: setting (`rl.tasks`, `warm_up.<name>`, …) → its file."""
+    """A checked request for a run. `data`: setting (`rl.tasks`, `evaluation.suites.<name>`, …) → its file."""
 
     config: Run
     run: str
@@ -98,15 +98,20 @@ def from_record(store: ObjectStore, record: RunManifest) -> Request:
 
 def build(config: Run, folder: Path, store: ObjectStore, run: str | None) -> Request:
     """Check data and environment; nothing is written yet."""
-    data = {"rl.tasks": config.rl.tasks, "evaluation.tasks": config.evaluation.tasks}
-    data |= {"promotion.tasks": config.promotion.tasks}
-    files = {setting: read_source(where, folder) for setting, where in data.items()}
-    check_leaks({setting: read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()})
+    files = {setting: read_source(where, folder) for setting, where in task_files(config).items()}
+    check_leaks({f"{setting} ({f.where})": read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()})
     for stage in config.warm_up:
         file = files[f"warm_up.{stage.name}"] = read_source(stage.data, folder)
         read_demonstrations(file.data, file.suffix, file.where)
     digest = environment_sha256(config, folder)
     return Request(config, check_run_name(run or config.name), folder, store, files, digest)
+
+
+def task_files(config: Run) -> dict[str, str]:
+    """Every task set of a configuration: setting → its file. No two may share a task."""
+    suites = {suite.setting: suite.tasks for suite in config.evaluation.suites}
+    own = {"rl.tasks": config.rl.tasks, "evaluation.tasks": config.evaluation.tasks}
+    return own | {"promotion.tasks": config.promotion.tasks} | suites
 
 
 def keep_data(request: Request) -> None:

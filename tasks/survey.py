@@ -81,12 +81,12 @@ def survey(request: Request, record: RunManifest) -> Survey:
 
 def gate_key(request: Request, candidate: WeightsRef) -> str:
     """The key of the gate's decision on these weights."""
-    suites = {name: request.data[f"evaluation.suites.{name}"].sha256 for name in request.config.promotion.no_regression}
+    kept = [s for s in request.config.evaluation.suites if s.name in request.config.promotion.no_regression]
     return plan.gate_key(
         request.config,
         candidate=candidate.sha256,
         tasks=request.data["promotion.tasks"].sha256,
-        suites=suites,
+        suites={suite.name: request.data[suite.setting].sha256 for suite in kept},
         seed=seeds.derive("gate", request.seed),
     )
 

@@ -5,8 +5,10 @@ With `--approve NAME` a person agrees here and now; a run that waits for a perso
 
 import argparse
 import json
+import sys
 
 from flows import beside
+from flows.lines import Lines
 from schemas import keys
 from schemas.errors import RequestError, RunStopped
 from schemas.promotion import GateDecision
@@ -28,7 +30,10 @@ def main(args: argparse.Namespace) -> None:
     if _run_waits(store, checkpoint, args.channel):
         _tell_run(store, checkpoint, args)
         return
-    decision = beside.promote(checkpoint, lambda case, found: _answer(case, found, args.approve), args.channel)
+    progress = Lines(sys.stderr if args.json else sys.stdout)
+    decision = beside.promote(
+        checkpoint, lambda case, found: _answer(case, found, args.approve), args.channel, progress
+    )
     if args.json:
         print(decision.model_dump_json(indent=2))
     else:

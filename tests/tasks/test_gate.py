@@ -78,6 +78,26 @@ def test_an_equal_one_is_taken_where_the_gate_allows_it(project: Path, root: str
     assert not decide(worse).promoted and history(root) == ["old@1", "small@3"]
 
 
+def suite(project: Path) -> str:
+    rows = [{"id": f"safe-{i}", "prompt": f"safe {i}?", "answer": str(i)} for i in range(20)]
+    (project / "safe.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return 'evaluation.suites=[{name="safe", tasks="safe.jsonl", samples=2}]'
+
+
+def test_a_suite_must_not_suffer(project: Path, root: str) -> None:
+    case = ended(project, root, suite(project), 'promotion.no_regression=["safe"]')
+    assert [m.suite for m in gate.matches(case)] == ["", "safe"]
+    assert {e.samples for e in gate.matches(case)[1].evaluations} == {2}
+    grade(case, (1.0, 0.5), (0.5, 1.0))
+    decision = decide(case)
+    assert [c.name for c in decision.checks] == ["improvement", "no_regression/safe", "audit"]
+    assert list(failed(decision)) == ["no_regression/safe"]
+    assert "may be worse than" in decision.reason and "20 problems of suite safe" in decision.reason
+    assert "wanted no lower than -2.0%" in decision.reason and len(decision.reports) == 4
+    grade(case, (1.0, 0.5), (1.0, 1.0))
+    assert decide(case, anew=True).promoted
+
+
 @pytest.mark.parametrize(
     ("setting", "limit", "name", "metric"),
     [("max_staleness", 0.5, "staleness", "staleness"), ("max_mismatch_kl", 0.005, "mismatch", "mismatch_kl")],
@@ -247,3 +267,20 @@ def test_every_decision_is_kept(project: Path, root: str) -> None:
     assert [k[-13:] for k in kept] == ["00000001.json", "00000002.json"]
     newest = decisions.newest(case.session.store, case.base)
     assert newest is not None and newest[0] == kept[-1] and newest[1].promoted
+
+
+def test_other_suite_tasks_ask_for_another_decision(project: Path, root: str) -> None:
+    guarded = (suite(project), 'promotion.no_regression=["safe"]')
+    case = ended(project, root, *guarded)
+    (project / "safe.jsonl").write_text((project / "safe.jsonl").read_text().replace("safe 0?", "safe zero?"))
+    changed = ended(project, root, *guarded)
+    assert changed.base != case.base and changed.weights == case.weights
+
+
+def test_a_suite_that_shares_a_task_or_does_not_exist_is_refused(project: Path, root: str) -> None:
+    overrides = (suite(project), 'promotion.no_regression=["safe"]')
+    (project / "safe.jsonl").write_text((project / "gate.jsonl").read_text())
+    with pytest.raises(RequestError, match=r"promotion.tasks .* and evaluation.suites.safe .* share the task id"):
+        ended(project, root, *overrides)
+    with pytest.raises(RequestError, match=r"names the suite `kind`, which is not in evaluation.suites"):
+        ended(project, root, overrides[0], 'promotion.no_regression=["kind"]')

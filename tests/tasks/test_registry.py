@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support import gcs_stores
 
 from schemas.errors import RequestError, RunStopped
 from schemas.manifest import WeightsRef
@@ -16,10 +17,12 @@ from storage.objects import GenerationMismatch, ObjectStore
 from storage.open import open_store
 from tasks import registry
 
+STORES = {"memory": lambda _: MemoryStore(), "folder": lambda path: open_store(str(path / "root")), **gcs_stores.STORES}
 
-@pytest.fixture(params=["memory", "folder"])
+
+@pytest.fixture(params=["memory", "folder", "gcs", "gcs with faults"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    return MemoryStore() if request.param == "memory" else open_store(str(tmp_path / "root"))
+    return STORES[request.param](tmp_path)
 
 
 def entry(ref: str, kind: str = "gate") -> Promotion:
