@@ -12,6 +12,8 @@ QUIET = {
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
 }
+JOB_VARIABLES = {"env": {"PYTHONSAFEPATH": "1"}}
+"""For deployments on a work pool: no folder of Prefect's, nor the job's own, may shadow a room of ours."""
 
 
 def prepare(*, quiet: bool) -> None:

@@ -7,10 +7,11 @@ import threading
 from typing import Annotated, Any
 
 from prefect import flow, get_run_logger
+from prefect.states import Failed
 from pydantic import Field
 
-from flows import worker_lines
-from schemas.errors import RequestError
+from flows import prefect_environment, worker_lines
+from schemas import errors
 from storage import open as stores
 from tasks import join
 
@@ -23,16 +24,26 @@ def rollout_worker(
     workers: Annotated[int, Field(ge=1)] = 1,
     first: int | None = None,
     folder: str = "",
-) -> str:
-    """Keep workers at a run until its RL ends; returns why they left.
+) -> Any:
+    """Keep workers at a run until its RL ends; returns why they left, or a failed state with the cause.
 
     `root` is the store, `base` an RL stage of the run (default: its newest), `first` the number of the first worker,
     `folder` where the user's modules lie on this machine (default: HEADRACE_FOLDER, else where the run has them).
     """
-    store, sink = stores.open_store(root), worker_lines.WorkerLines(get_run_logger().info)
-    return join.join(
-        store, run, sink=sink, stop=threading.Event(), base=base, workers=workers, first=first, folder=folder
-    )
+    sink = worker_lines.WorkerLines(get_run_logger().info)
+    try:
+        return join.join(
+            stores.open_store(root),
+            run,
+            sink=sink,
+            stop=threading.Event(),
+            base=base,
+            workers=workers,
+            first=first,
+            folder=folder,
+        )
+    except errors.HeadraceError as error:
+        return Failed(message=str(error))
 
 
 def deployment(work_pool: str | None, name: str = "rollout-worker/headrace") -> Any:
@@ -41,7 +52,7 @@ def deployment(work_pool: str | None, name: str = "rollout-worker/headrace") -> 
 
     flow_name, _, own = name.partition("/")
     if flow_name != rollout_worker.name:
-        raise RequestError(
+        raise errors.RequestError(
             f"rollout.deployment = {name} is of another flow: workers are deployments of {rollout_worker.name}, such "
             f"as {rollout_worker.name}/headrace"
         )
@@ -50,5 +61,5 @@ def deployment(work_pool: str | None, name: str = "rollout-worker/headrace") -> 
         description="Rollout workers for runs whose rollout.infrastructure is deployment",
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=work_pool,
-        job_variables={"env": {"PYTHONSAFEPATH": "1"}},  # no folder of Prefect's or the job's shadows ours
+        job_variables=prefect_environment.JOB_VARIABLES if work_pool else None,
     )

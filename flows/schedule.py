@@ -27,7 +27,7 @@ def serve(config: str, overrides: Sequence[str], root: str | None, cron: str) ->
 
 
 def deploy(config: str, overrides: Sequence[str], root: str | None, cron: str, work_pool: str) -> str:
-    """Create the deployment on a work pool; returns its full name."""
+    """Create the deployment on a work pool, and that of its rollout workers if it wants one; returns its full name."""
     request = _checked(config, overrides, root)
     prefect_environment.prepare(quiet=False)
     deployment = _deployment(request, cron, work_pool)
@@ -36,7 +36,8 @@ def deploy(config: str, overrides: Sequence[str], root: str | None, cron: str, w
     from prefect.deployments.runner import DeploymentApplyError
 
     try:
-        deployment.apply()
+        for one in [deployment, *_workers(request, work_pool)]:
+            one.apply()
     except (DeploymentApplyError, ValueError) as error:
         raise RequestError(
             f"the work pool `{work_pool}` can't take the deployment ({error}): create it with "
@@ -76,7 +77,17 @@ def _deployment(request: Request, cron: str, work_pool: str | None = None) -> An
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=work_pool,
+        job_variables=prefect_environment.JOB_VARIABLES if work_pool else None,
     )
+
+
+def _workers(request: Request, work_pool: str) -> list[Any]:
+    """The deployment that the run asks for its workers, if it does."""
+    from flows import rollout_worker
+
+    rollout = request.config.rollout
+    wanted = rollout.infrastructure == "deployment"
+    return [rollout_worker.deployment(work_pool, rollout.deployment)] if wanted else []
 
 
 def _check_cron(cron: str) -> None:

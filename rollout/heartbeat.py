@@ -37,6 +37,7 @@ class Heartbeat:
     ) -> None:
         self._store, self._base, self._pulse, self._report = store, base, pulse, report
         self._state = state
+        self._writing: asyncio.Future[None] | None = None
 
     async def run(self, seconds: float) -> None:
         """Beat until cancelled."""
@@ -58,7 +59,7 @@ class Heartbeat:
             "counters": pulse.counters,
         }
         self._state = self._state.model_copy(update=change)
-        await asyncio.to_thread(control.beat, self._store, self._base, self._state)
+        await self._write()
         self._report(
             "worker",
             worker=self._state.worker,
@@ -67,3 +68,11 @@ class Heartbeat:
             trajectories=pulse.counters["trajectories"],
             **rates(before, pulse.counters),
         )
+
+    async def _write(self) -> None:
+        """One write at a time: a beat that was cancelled on its way may still arrive, and must not follow the last."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        writing = asyncio.to_thread(control.beat, self._store, self._base, self._state)
+        self._writing = asyncio.ensure_future(writing)
+        await asyncio.shield(self._writing)

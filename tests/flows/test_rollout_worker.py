@@ -37,8 +37,8 @@ def test_a_flow_run_that_comes_too_late_has_nothing_to_do(project: Path, root: s
 def test_a_flow_run_without_a_run_fails_with_one_sentence(root: str) -> None:
     from flows.rollout_worker import rollout_worker
 
-    with pytest.raises(RequestError, match="there is no run `small`"):
-        rollout_worker(root, "small")
+    state = rollout_worker(root, "small", return_state=True)
+    assert state.is_failed() and str(state.message).startswith("there is no run `small`")
 
 
 def test_the_deployment_is_found_by_its_module_and_named_as_configured() -> None:

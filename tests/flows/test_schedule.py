@@ -74,8 +74,10 @@ def test_a_deployment_needs_its_work_pool(project: Path, root: str, capsys: pyte
     assert "prefect work-pool create missing" in capsys.readouterr().err
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="here", type="process"))
-        assert main([*argv, "here"]) == 0
+        assert main([*argv, "here", "--set", "rollout.infrastructure=deployment"]) == 0
         made = client.read_deployment_by_name("post-training/small")
+        workers = client.read_deployment_by_name("rollout-worker/headrace")
+    assert workers.work_pool_name == "here" and workers.entrypoint == "flows.rollout_worker.rollout_worker"
     assert made.work_pool_name == "here" and made.entrypoint == "flows.post_training.post_training"
     assert made.parameters["config"]["name"] == "small"
     assert load(str(project / "small.toml"), root=root).store.list("data/")

@@ -220,21 +220,31 @@ def test_workers_join_and_leave_while_the_learner_runs(world: World, tmp_path: P
     assert "its flow run was cancelled: the run goes on without it" in world.driver.said("run")
     until(lambda: world.site.state(last) == "COMPLETED", "the last flow run leaves by itself")
     assert "step 40/40" in world.driver.said("run")
+    late = world.others["c"].call(sys.executable, "-m", "rollout.worker", "--root", ROOT, "--base", world.base())
+    assert late.returncode == 0 and world.workers()[-1].state == "left", "one that comes too late leaves at once"
     accounted(world, tmp_path / "copy")
 
 
 def test_what_the_run_asked_for_is_replaced_found_again_and_cancelled(world: World, tmp_path: Path) -> None:
+    modules = [world.others[name].folder / "slow.py" for name in "ab"]
+    for module in modules:
+        module.unlink()
     driver = world.driver.start("run", *world.command())
+    world.timed("machines lack the modules", lambda: "there is no file" in world.driver.said("run"))
+    assert "copy the folder here and name it with --folder or HEADRACE_FOLDER; asking" in world.driver.said("run")
+    for module in modules:
+        shutil.copy(world.driver.folder / "slow.py", module)
     world.timed("the first worker joins", world.at_work)
+    before = len(world.site.runs(world.deployment))
     kill_flow(world)
-    world.timed("a killed flow run is replaced", lambda: len(world.site.runs(world.deployment)) == 2)
+    world.timed("a killed flow run is replaced", lambda: len(world.site.runs(world.deployment)) == before + 1)
     world.timed("its successor is at work", lambda: len(world.at_work()) == 2)
 
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     again = world.driver.start("again", *world.command())
     world.more_steps(2)
-    _, second = world.site.runs(world.deployment)
+    second = world.site.runs(world.deployment)[-1]
     assert world.site.state(second) == "RUNNING", "the next driver finds what the killed one asked for"
 
     again.send_signal(signal.SIGINT)
@@ -246,7 +256,8 @@ def test_what_the_run_asked_for_is_replaced_found_again_and_cancelled(world: Wor
     last = world.driver.start("last", *world.command())
     world.timed("the run ends", lambda: last.poll() is not None, 600)
     assert last.poll() == 0, world.driver.said("last")
-    assert [world.site.state(r) for r in world.site.runs(world.deployment)] == ["CRASHED", "CANCELLED", "COMPLETED"]
+    states = [world.site.state(r) for r in world.site.runs(world.deployment)]
+    assert states == ["FAILED"] * (before - 1) + ["CRASHED", "CANCELLED", "COMPLETED"]
     accounted(world, tmp_path / "copy")
 
 

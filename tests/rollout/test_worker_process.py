@@ -103,3 +103,14 @@ def test_a_worker_without_a_stage_says_so(tmp_path: Path) -> None:
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert json.loads(out.splitlines()[-1])["event"] == "error"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are bound on Linux only")
+def test_cores_are_given_out_in_turn_and_those_that_a_machine_lacks_are_left_out() -> None:
+    core = min(os.sched_getaffinity(0))
+    code = (
+        "import os; from rollout.worker import bind\n"
+        "before = os.sched_getaffinity(0); bind(((100000,),), 7); assert os.sched_getaffinity(0) == before\n"
+        f"bind(((100000,), ({core}, 100000)), 41); assert os.sched_getaffinity(0) == {{{core}}}"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
