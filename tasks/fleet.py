@@ -59,7 +59,9 @@ class Fleet:
         self._store, self._base, self._run, self._pool, self._tell = store, base, run, pool, tell
         self._restarts, self._clock = restarts, clock
         self._patience = config.rollout.join_seconds
-        self._leases = control.LeaseWatch(config.rollout.lease_seconds, clock)
+        self._lease = config.rollout.lease_seconds
+        self._leases = control.LeaseWatch(self._lease, clock)
+        self._looked, self._at_work = float("-inf"), set[int]()
         self._gone: set[int] = set()
         self._posts = [Post(index, clock()) for index in range(config.rollout.workers)]
         self._seen, self._cause = clock(), ""
@@ -72,7 +74,9 @@ class Fleet:
         """
         now, found = self._clock(), control.read_window(self._store, self._base)
         self._window = "none" if found is None else "closed" if found[0].closed else "open"
-        beating = set(self._beating())
+        if now - self._looked >= self._lease / 4:
+            self._looked, self._at_work = now, set(self._beating())
+        beating = self._at_work
         if beating or self._window != "open":
             self._seen = now
         for post in self._posts:

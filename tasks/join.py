@@ -19,7 +19,7 @@ from tasks.run_watch import RunWatch, Sight
 from tasks.supervise import Restarts, keep_running
 from tasks.user_modules import environment_sha256
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 2.0
 """How often the run is looked at; a few small reads."""
 
 Sink = Callable[[str, Event], None]

@@ -31,7 +31,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_recognising_a_finished_run_needs_neither_prefect_nor_jax() -> None:
     code = (
-        "import sys, flows.commands.run, flows.commands.status, flows.commands.audit\n"
+        "import sys, flows.commands.run, flows.commands.status, flows.commands.audit, flows.commands.work\n"
         "heavy = {'prefect', 'jax'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
