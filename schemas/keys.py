@@ -105,6 +105,11 @@ def checkpoint_manifest(base: str, step: int) -> str:
     return f"{base}/checkpoints/{step:08d}/manifest.json"
 
 
+def checkpoint_expired(base: str, step: int) -> str:
+    """Says that a checkpoint's files were removed by `headrace gc`, and by which rule."""
+    return f"{base}/checkpoints/{step:08d}/expired.json"
+
+
 def checkpoint_files(base: str, step: int, learner: str) -> str:
     return f"{base}/checkpoints/{step:08d}/{learner}"
 

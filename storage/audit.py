@@ -13,6 +13,7 @@ from typing import Any
 from schemas import keys
 from schemas.config import Run
 from schemas.errors import RequestError
+from schemas.expired import Expired
 from schemas.manifest import CheckpointManifest, PolicyManifest, RLManifest, RLSpec
 from storage import audit_checks as checks
 from storage.audit_chain import Chain, dispositions, read_chain
@@ -55,6 +56,8 @@ class StageVerification:
     """Rows whose digest was computed anew and is the ledger's."""
     policies: int
     checkpoints: int
+    expired: int
+    """Checkpoints whose files `headrace gc` has removed."""
     violations: tuple[str, ...]
     """Each contradiction in one sentence, naming the object."""
 
@@ -80,7 +83,7 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """What `audit verify --json` prints; of the violations the first ones."""
-        counts = ("generated", "trained_twice", "unaccounted", "pending", "checked_rows")
+        counts = ("generated", "trained_twice", "unaccounted", "pending", "checked_rows", "expired")
         ends = sum((Counter(stage.dispositions) for stage in self.stages), Counter[str]())
         return {
             "ok": self.ok,
@@ -135,6 +138,7 @@ def _stage(store: ObjectStore, run: str, base: str) -> StageVerification:
         checked_rows=_checked(chain, log),
         policies=sum(isinstance(m, PolicyManifest) for _, m in manifests.found),
         checkpoints=sum(isinstance(m, CheckpointManifest) for _, m in manifests.found),
+        expired=sum(isinstance(m, Expired) and m.state != "kept" for _, m in manifests.found),
         violations=(
             *chain.violations,
             *log.violations,
@@ -157,7 +161,14 @@ def _checked(chain: Chain, log: Log) -> int:
     return sum(named.get(place) == fact.digest for place, fact in log.rows.items())
 
 
-_Manifest = PolicyManifest | CheckpointManifest | RLManifest
+_Manifest = PolicyManifest | CheckpointManifest | RLManifest | Expired
+
+
+_NAMED: tuple[tuple[str, str, type[_Manifest]], ...] = (
+    ("checkpoints", "expired", Expired),
+    ("checkpoints", "manifest", CheckpointManifest),
+    ("policies", "manifest", PolicyManifest),
+)
 
 
 @dataclass(frozen=True)
@@ -169,8 +180,8 @@ class _Manifests:
 def _read_manifests(store: ObjectStore, base: str) -> _Manifests:
     """Every manifest that is there, read in the reverse of the order in which they are written."""
     wanted: list[tuple[str, type[_Manifest]]] = [(keys.rl_manifest(base), RLManifest)]
-    for folder, kind in (("checkpoints", CheckpointManifest), ("policies", PolicyManifest)):
-        wanted += [(k, kind) for k in store.list(f"{base}/{folder}/") if k.endswith("/manifest.json")]
+    for folder, name, kind in _NAMED:
+        wanted += [(k, kind) for k in store.list(f"{base}/{folder}/") if k.endswith(f"/{name}.json")]
     found, violations = [], []
     for key, kind in wanted:
         try:
@@ -185,8 +196,13 @@ def _read_manifests(store: ObjectStore, base: str) -> _Manifests:
 def _against_manifests(chain: Chain, manifests: _Manifests, spec: RLSpec) -> Iterator[str]:
     """Every manifest names a ledger head that is in the chain, at the step that it says."""
     policies = {m.version: m.weights.sha256 for _, m in manifests.found if isinstance(m, PolicyManifest)}
+    checkpoints = {m.step: m for _, m in manifests.found if isinstance(m, CheckpointManifest)}
     known = chain.by_digest()
     for key, manifest in manifests.found:
+        if isinstance(manifest, Expired):
+            if not _is_of(manifest, checkpoints.get(manifest.step)):
+                yield f"{key} speaks of a checkpoint that has no such manifest: one of them was changed or removed"
+            continue
         link = known.get(manifest.ledger_head)
         if link is None and manifest.ledger_head:
             yield f"{key} names a ledger head that is not in the ledger: records were changed or removed after it"
@@ -201,3 +217,11 @@ def _against_manifests(chain: Chain, manifests: _Manifests, spec: RLSpec) -> Ite
                 yield f"{key} names other weights than the policy {manifest.version} that was published"
         if not isinstance(manifest, PolicyManifest) and manifest.dispositions != dispositions(chain.until(index)):
             yield f"{key} counts other dispositions than the ledger up to it"
+
+
+def _is_of(expired: Expired, manifest: CheckpointManifest | None) -> bool:
+    """Whether a tombstone has the digests of the checkpoint that it stands beside."""
+    if manifest is None:
+        return False
+    named = (expired.params_sha256, expired.policy, expired.ledger_head)
+    return named == (manifest.params_sha256, manifest.policy, manifest.ledger_head)

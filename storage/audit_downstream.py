@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from schemas import keys
 from schemas.manifest import PolicyManifest, StageManifest
 from storage.audit_runs import checkpoints, folders, promotions, read_spec
+from storage.expired import expired_checkpoints
 from storage.objects import ObjectStore, find
 
 
@@ -27,6 +28,8 @@ class Artifact:
     weights_sha256: str
     promoted: tuple[str, ...]
     """Channels (`name/channel`) whose history has these weights."""
+    expired: bool = False
+    """Its files were removed by `headrace gc`; its manifest says what it was."""
 
 
 def downstream(
@@ -74,19 +77,20 @@ def _artifacts(
     store: ObjectStore, base: str, version: int, promoted: Mapping[str, list[str]], *, policies: bool
 ) -> Iterator[Artifact]:
     run, rl = base.removeprefix("runs/").split("/rl-", 1)
+    expired = expired_checkpoints(store, base)
     for manifest in checkpoints(store, base):
         if manifest.version >= version:
-            sha256 = manifest.policy.sha256
-            yield Artifact(
-                "checkpoint", f"{run}@{manifest.step}", run, rl, manifest.step, sha256, _at(promoted, sha256)
-            )
+            sha256, step = manifest.policy.sha256, manifest.step
+            at = _at(promoted, sha256)
+            yield Artifact("checkpoint", f"{run}@{step}", run, rl, step, sha256, at, step in expired)
     for key in store.list(f"{base}/policies/") if policies else ():
         match = re.fullmatch(r".*/policies/(\d{8})/manifest\.json", key)
         if match and int(match[1]) >= version:
             policy = PolicyManifest.from_bytes(store.get(key).data, key)
             sha256 = policy.weights.sha256
             ref = key.removesuffix("/manifest.json")
-            yield Artifact("policy", ref, run, rl, policy.step, sha256, _at(promoted, sha256))
+            gone = policy.step in expired
+            yield Artifact("policy", ref, run, rl, policy.step, sha256, _at(promoted, sha256), gone)
 
 
 def _at(promoted: Mapping[str, list[str]], sha256: str) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ class Impact:
         return asdict(self) | {"channels": self.channels}
 
 
-_TEXTS = ("kind", "ref", "run", "rl", "step", "weights_sha256", "promoted")
-_SCHEMA = pa.schema([(name, pa.int64() if name == "step" else pa.string()) for name in _TEXTS])
+_TEXTS = ("kind", "ref", "run", "rl", "step", "weights_sha256", "promoted", "expired")
+_SCHEMA = pa.schema([(n, {"step": pa.int64(), "expired": pa.bool_()}.get(n, pa.string())) for n in _TEXTS])
 
 
 def impact(store: ObjectStore, run: str, selector: str) -> Impact:

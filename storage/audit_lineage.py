@@ -16,6 +16,7 @@ from schemas.ledger import Disposition, Kind
 from schemas.manifest import Parent, StageManifest, WeightsRef
 from storage.audit_runs import find_checkpoint, read_spec
 from storage.catalog import open_catalog
+from storage.expired import read_expired, sentence
 from storage.objects import ObjectStore, find
 
 _CHECKPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)@(\d+)")
@@ -62,6 +63,8 @@ class Segment:
     """Ledger records that the catalog answered for; the others were read."""
     refused: str = ""
     """Why the catalog was not used; empty where it was or where there is none."""
+    expired: str = ""
+    """What became of the checkpoint's files, where they are gone."""
 
     @property
     def trained(self) -> tuple[Trained, ...]:
@@ -98,7 +101,7 @@ class Lineage:
     @property
     def notes(self) -> list[str]:
         """What a person should know of how the answer was made."""
-        return [s.refused for s in self.segments if s.refused]
+        return [s.refused for s in self.segments if s.refused] + [s.expired for s in self.segments if s.expired]
 
     def table(self) -> pa.Table:
         """The trajectories of all runs, oldest run first, by (step, position)."""
@@ -141,6 +144,7 @@ def _segment_json(segment: Segment) -> dict[str, Any]:
         "trained": segment.rows.num_rows,
         "weights_sha256": segment.weights_sha256,
         "ledger_head": segment.ledger_head,
+        "expired": bool(segment.expired),
         "from_catalog": segment.from_catalog,
         "initial": segment.initial.model_dump(),
         "tasks": segment.tasks.model_dump(),
@@ -171,6 +175,7 @@ def _segment(
     trained = (pc.field("kind") == Kind.TRAJECTORY) & (pc.field("disposition") == Disposition.TRAINED)
     rows = catalog.rows(_COLUMNS, trained & (pc.field("index") < manifest.ledger_index))
     rows = rows.add_column(1, "version", rows["step"])  # a step's version is its number
+    tombstone = read_expired(store, base, manifest.step)
     return Segment(
         run=run,
         rl=spec.key,
@@ -182,6 +187,7 @@ def _segment(
         rows=rows.sort_by([("step", "ascending"), ("position", "ascending")]),
         from_catalog=min(catalog.from_parts, manifest.ledger_index),
         refused=catalog.refused,
+        expired=sentence(store, tombstone) if tombstone else "",
     )
 
 

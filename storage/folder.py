@@ -135,8 +135,8 @@ class FolderStore:
         return self._present(key, lambda path: _read_range(path, start, length))[0]
 
     def head(self, key: str) -> Stat | None:
-        size, generation = self._newest(key, _size)
-        return None if size is None else Stat(size, generation)
+        found, generation = self._newest(key, _stat)
+        return None if found is None else Stat(found.st_size, generation, found.st_mtime)
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> list[str]:
         folder = check_prefix(prefix)
@@ -217,9 +217,9 @@ def _read_range(path: Path, start: int, length: int) -> bytes:
         return file.read(length)
 
 
-def _size(path: Path) -> int:
+def _stat(path: Path) -> os.stat_result:
     durable.refuse_folder(path)
-    return path.stat().st_size
+    return path.stat()
 
 
 @contextmanager

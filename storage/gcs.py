@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -166,8 +167,11 @@ class GcsStore:
 
     def head(self, key: str) -> Stat | None:
         with self._sentences(key):
-            found = self._resource(key, "size,generation")
-        return Stat(int(found["size"]), int(found["generation"])) if found else None
+            found = self._resource(key, "size,generation,updated")
+        if found is None:
+            return None
+        modified = datetime.fromisoformat(found["updated"]).timestamp()
+        return Stat(int(found["size"]), int(found["generation"]), modified)
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> list[str]:
         check_prefix(prefix)

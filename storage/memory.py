@@ -2,6 +2,8 @@
 
 import itertools
 import threading
+import time
+from collections.abc import Callable
 
 from storage.objects import GenerationMismatch, ObjectExists, ObjectMissing, Stat, Stored, check_key, check_prefix
 
@@ -9,9 +11,11 @@ from storage.objects import GenerationMismatch, ObjectExists, ObjectMissing, Sta
 class MemoryStore:
     """Objects in a dictionary under one lock; generations rise over the whole store. It can't leave its process."""
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", wall: Callable[[], float] = time.time) -> None:
         self.url = f"memory://{name}"
         self._objects: dict[str, Stored] = {}
+        self._times: dict[str, float] = {}
+        self._wall = wall
         self._lock = threading.Lock()
         self._generations = itertools.count(1)
 
@@ -46,7 +50,7 @@ class MemoryStore:
     def head(self, key: str) -> Stat | None:
         with self._lock:
             stored = self._objects.get(check_key(key))
-        return Stat(len(stored.data), stored.generation) if stored else None
+            return Stat(len(stored.data), stored.generation, self._times[key]) if stored else None
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> list[str]:
         check_prefix(prefix)
@@ -61,4 +65,5 @@ class MemoryStore:
     def _write(self, key: str, data: bytes) -> int:
         generation = next(self._generations)
         self._objects[check_key(key)] = Stored(data, generation)
+        self._times[key] = self._wall()
         return generation

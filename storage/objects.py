@@ -23,10 +23,13 @@ class Stored:
 
 @dataclass(frozen=True)
 class Stat:
-    """Size in bytes and generation of an object."""
+    """What is known of an object without reading it."""
 
     size: int
+    """Bytes."""
     generation: int
+    modified: float
+    """Unix seconds of the last write by the store's own clock, which is nobody else's: good for hours, not seconds."""
 
 
 class ObjectExists(HeadraceError):
@@ -77,7 +80,7 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> Stat | None:
-        """Size and generation, or None."""
+        """Size, generation and time, or None."""
         ...
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> list[str]:

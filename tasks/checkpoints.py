@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from schemas.errors import RequestError
 from schemas.manifest import RunManifest, WeightsRef
 from storage.audit_runs import find_checkpoint
+from storage.expired import check_weights
 from storage.objects import ObjectMissing, ObjectStore
 from tasks.record import read_run
 from tasks.request import Request, check_run_name, from_record
@@ -30,9 +31,10 @@ def split(text: str) -> tuple[str, int | None]:
 
 
 def find(store: ObjectStore, text: str) -> Checkpoint:
-    """The named checkpoint (the newest where no step is given); RequestError if there is none."""
+    """The named checkpoint (the newest where no step is given); RequestError if there is none or it has expired."""
     run, step = split(text)
     manifest = find_checkpoint(store, run, step)[1]
+    check_weights(store, manifest.policy)
     record = read_run(store, run)
     if record is None:
         raise RequestError(f"there is no run `{run}` in {store.url}")

@@ -36,7 +36,7 @@ def check_initial(request: Request) -> None:
             registry.check_present(request.store, f"the champion {champion.ref}", champion.weights)
         return
     if match := _CHECKPOINT.fullmatch(path):
-        find_checkpoint(request.store, match[1], int(match[2]))
+        registry.check_present(request.store, path, find_checkpoint(request.store, match[1], int(match[2]))[1].policy)
         return
     names, read = _folder(path, request.folder)
     if find(request.store, _pointer(_files_digest(names, read))) is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from schemas.errors import RunStopped
 from schemas.promotion import Channel, GateDecision, Promotion
+from storage.expired import check_weights
 from tasks import decisions, gate, gate_checks, registry
 from tasks.gate import Case
 from tasks.initial import read_champion
@@ -86,6 +87,7 @@ def _swap(case: Case, key: str, decision: GateDecision) -> None:
             raise RunStopped(
                 f"{champion.ref} became champion while the gate decided on {case.ref}: run again to compare with it"
             )
+        check_weights(store, case.weights)  # the decision is written: what is there by now will stay
         return Promotion(
             ref=case.ref,
             by=registry.person(),

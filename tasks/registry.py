@@ -14,6 +14,7 @@ from schemas import keys
 from schemas.errors import RequestError, RunStopped
 from schemas.manifest import WeightsRef
 from schemas.promotion import Channel, Promotion
+from storage.expired import check_weights
 from storage.objects import GenerationMismatch, ObjectStore, find
 
 PRODUCTION, CANDIDATE = "production", "candidate"
@@ -98,7 +99,8 @@ def rollback(store: ObjectStore, name: str, channel: str, to: str | None, reason
 
 
 def check_present(store: ObjectStore, ref: str, weights: WeightsRef) -> None:
-    """RequestError unless the weights' files are in the store."""
+    """RequestError unless the weights' files are in the store and stay there."""
+    check_weights(store, weights)
     if not store.list(f"{weights.prefix}/", limit=1):
         raise RequestError(f"the weights of {ref} are no longer in {store.url} ({weights.prefix} is empty)")
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from schemas import keys
 from schemas.errors import HeadraceError, RunStopped
 from schemas.manifest import RunManifest
+from storage.expired import check_weights
 from storage.objects import ObjectStore
 from tasks import record
 from tasks.children import Event
@@ -99,6 +100,8 @@ def opened(request: Request, manifest: RunManifest, sink: Sink, *, aside: bool =
             record.save(request.store, session.record)
         _sessions[request.run] = session
         try:
+            if not aside and session.record.initial is not None:  # it is written down: what is there by now will stay
+                check_weights(request.store, session.record.initial)
             yield session
         except BaseException as error:
             _close(session, lease.lost or aside, "failed" if isinstance(error, Exception) else "stopped", error)

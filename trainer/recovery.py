@@ -12,6 +12,7 @@ from schemas.errors import LogDamaged, RunStopped
 from schemas.ledger import LedgerRow
 from schemas.manifest import CheckpointManifest, PolicyManifest, Probe
 from schemas.trajectory import row_digest
+from storage.expired import newest_whole
 from storage.ledger import Entry, read_entry
 from storage.objects import ObjectStore, find
 from storage.shards import UnreadableShard, decode_shard
@@ -25,9 +26,9 @@ REPLAY_TOLERANCE = 1e-3
 
 
 def newest_checkpoint(store: ObjectStore, base: str) -> CheckpointManifest | None:
-    """The checkpoint with the highest step whose manifest is there: manifests come last, so it is whole."""
-    found = [k for k in store.list(f"{keys.checkpoints(base)}/") if k.endswith("/manifest.json")]
-    return CheckpointManifest.from_bytes(store.get(found[-1]).data, found[-1]) if found else None
+    """The checkpoint with the highest step whose manifest is there and that has not expired: manifests come last, so
+    it is whole."""
+    return newest_whole(store, base)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Replaying a checkpoint as a spawned process: `python -P -m trainer.replay_process --root URL --base … --step N`.
 
-The snapshot before it (or version 0) is trained on the recorded batches; the parameters must be those of the
-checkpoint, to the bit where the numerics environment is the same. Nothing is written.
+The nearest snapshot before it that has not expired (or version 0) is trained on the recorded batches; the parameters
+must be those of the checkpoint, to the bit where the numerics environment is the same. Nothing is written.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from schemas import keys
 from schemas.config import Run
 from schemas.errors import AuditViolation, LogDamaged, RequestError
 from schemas.manifest import CheckpointManifest, PolicyManifest, RLSpec
+from storage.expired import newest_whole
 from storage.ledger import Entry
 from storage.objects import ObjectStore, find
 from storage.open import open_store
@@ -60,11 +61,11 @@ def replay_checkpoint(
     manifest = _manifest(store, base, step)
     if manifest is None:
         raise RequestError(f"there is no checkpoint {spec.run}@{step} in {base}: `headrace status` shows the run")
-    parent = None if from_start or manifest.parent is None else _manifest(store, base, manifest.parent)
+    before = None if from_start else newest_whole(store, base, below=step)
     progress = Progress()
-    if parent is not None:
-        updater.load(parent)
-        progress = from_checkpoint(parent)
+    if before is not None:
+        updater.load(before)
+        progress = from_checkpoint(before)
     rl, rows, start = Run.model_validate(spec.config).rl, 0, progress.step
 
     def train(step_rows: StepRows, entry: Entry) -> None:

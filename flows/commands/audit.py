@@ -42,6 +42,8 @@ def _verify(store: ObjectStore, args: argparse.Namespace) -> None:
         ends = ", ".join(f"{n} {k}" for k, n in plain["dispositions"].items()) or "none"
         print(f"{found.sentence()}: {plain['generated']} trajectories ({ends}), {plain['pending']} pending")
         print(f"largest staleness {plain['max_staleness']}; {plain['checked_rows']} rows checked")
+        if plain["expired"]:
+            print(f"{plain['expired']} of {found.total('checkpoints')} checkpoints have expired")
 
 
 def _checkpoint(store: ObjectStore, args: argparse.Namespace) -> None:
@@ -93,7 +95,7 @@ def _impact(store: ObjectStore, args: argparse.Namespace) -> None:
         return
     count = len(found.artifacts)
     print(f"{found.kind} {found.selector}: {found.trained} trajectories trained, {count} artifacts descend")
-    show(found.table(), ["kind", "ref", "step", "weights_sha256", "promoted"])
+    show(found.table(), ["kind", "ref", "step", "weights_sha256", "promoted", "expired"])
     print(f"  promoted channels: {', '.join(found.channels) or 'none'}")
 
 

@@ -3,6 +3,7 @@
 Another backend joins by one more entry in STORES: a function from an empty folder to an empty store.
 """
 
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,7 @@ def test_put_is_read_back_and_changes_the_generation(store: ObjectStore) -> None
     assert (store.get("a/b.json").data, store.get("a/b.json").generation) == (b"other", second)
     stat = store.head("a/b.json")
     assert stat is not None and (stat.size, stat.generation) == (5, second)
+    assert abs(stat.modified - time.time()) < 3600
 
 
 def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
