@@ -42,6 +42,10 @@ def parser() -> argparse.ArgumentParser:
     _json(promote)
     _registry(commands)
     _audit(commands)
+    keep = _command(commands, "gc", "remove checkpoints that `retention` does not keep")
+    keep.add_argument("runs", nargs="*", metavar="RUN", help="default: every run of the store")
+    keep.add_argument("--dry-run", action="store_true", help="say what would go; remove nothing")
+    _json(keep)
     for name, help_text in (
         ("serve", "fire runs on a schedule from this process"),
         ("deploy", "create a scheduled deployment on a work pool"),

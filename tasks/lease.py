@@ -117,6 +117,26 @@ def is_held(store: ObjectStore, key: str) -> bool:
     return stored is not None and not _free(Lease.from_bytes(stored.data, key))
 
 
+def is_alive(
+    store: ObjectStore,
+    key: str,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether `acquire` would be refused: watches the lease, at most for its time, without taking it."""
+    first: tuple[int, float] | None = None
+    while True:
+        stored = find(store, key)
+        if stored is None or _free(standing := Lease.from_bytes(stored.data, key)):
+            return False
+        first = first or (stored.generation, clock())
+        if stored.generation != first[0]:
+            return True
+        if clock() - first[1] >= standing.seconds:
+            return False
+        sleep(0.1)
+
+
 def _free(lease: Lease) -> bool:
     return lease.released or (lease.host == socket.gethostname() and not _alive(lease.pid))
 

@@ -25,7 +25,7 @@ def test_help_imports_nothing_heavy() -> None:
         "assert not heavy, heavy"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("run", "validate", "status", "work", "eval", "promote", "audit", "deploy", "serve"):
+    for command in ("run", "validate", "status", "work", "eval", "promote", "audit", "gc", "deploy", "serve"):
         assert command in found.stdout
 
 
@@ -47,6 +47,7 @@ def test_recognising_a_finished_run_needs_neither_prefect_nor_jax() -> None:
         (["eval", "nothing@3"], "there is no run `nothing`"),
         (["promote", "a@b"], "is not of the form RUN or RUN@STEP"),
         (["audit", "verify", "nothing"], "there is no run `nothing`"),
+        (["gc", "nothing", "--dry-run"], "there is no run `nothing`"),
         (["run", "missing.toml"], "missing.toml can't be read"),
     ],
 )
