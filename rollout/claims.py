@@ -37,10 +37,11 @@ class ClaimBoard:
         worker: str,
         config: Run,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._store, self._base, self._worker = store, base, worker
         self._rollout, self._group_size = config.rollout, config.rl.group_size
-        self._clock = clock
+        self._clock, self._wall = clock, wall
         self._leases = control.LeaseWatch(config.rollout.lease_seconds, clock)
         self._sealed = SealedSamples(store, base, config.rollout.attempts)
         self._numbers: dict[str, int] = {}
@@ -63,7 +64,7 @@ class ClaimBoard:
         for group in open_groups(window):
             if group in self._taken or group in self._mine:
                 continue
-            if control.create_claim(self._store, self._base, group, self._worker, window.version):
+            if control.create_claim(self._store, self._base, group, self._worker, window.version, self._wall):
                 self._mine[group] = self._clock()
                 return Assignment(group, 0, tuple(range(self._group_size)))
             self._taken.add(group)

@@ -25,14 +25,21 @@ def read_claim(store: ObjectStore, base: str, group: int) -> tuple[Claim, int] |
     return (Claim.from_bytes(stored.data, key), stored.generation) if stored else None
 
 
-def create_claim(store: ObjectStore, base: str, group: int, worker: str, window_version: int) -> bool:
-    """Claim a group that nobody has; False if somebody was first."""
+def create_claim(
+    store: ObjectStore,
+    base: str,
+    group: int,
+    worker: str,
+    window_version: int,
+    wall: Callable[[], float] = time.time,
+) -> bool:
+    """Claim a group that nobody has, at the time that `wall` shows (seconds); False if somebody was first."""
     claim = Claim(
         group=group,
         owner=worker,
         owners=(worker,),
         takeovers=0,
-        first_claimed=time.time(),
+        first_claimed=wall(),
         limit_version=window_version,
     )
     try:

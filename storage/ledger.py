@@ -45,10 +45,19 @@ def append(store: ObjectStore, base: str, index: int, record: Record) -> str:
     except ObjectExists as error:
         found = store.get(key).data
         if found != data:
-            raise Fenced(
-                f"{key} was written by {_writer(found)}, which has taken over this run: this learner stops"
-            ) from error
+            raise _fenced(key, found) from error
     return record_digest(data)
+
+
+def expect_end(store: ObjectStore, base: str, index: int) -> None:
+    """Raises Fenced if another learner has written the record at `index`, where the caller holds the ledger to end."""
+    key = keys.ledger(base, index)
+    if store.head(key) is not None:
+        raise _fenced(key, store.get(key).data)
+
+
+def _fenced(key: str, data: bytes) -> Fenced:
+    return Fenced(f"{key} was written by {_writer(data)}, which has taken over this run: this learner stops")
 
 
 def _writer(data: bytes) -> str:

@@ -18,16 +18,17 @@ from schemas.manifest import PolicyManifest, RLSpec
 from storage import ledger
 from storage.ledger import Entry
 from storage.objects import ObjectStore, write_pause
-from trainer import metrics, recovery
+from trainer import closing, metrics, recovery
 from trainer.advantages import find_advantage
 from trainer.assembler import GroupAssembler, Row
 from trainer.candidates import ClaimWatch, candidates
 from trainer.checkpoints import write_checkpoint
 from trainer.progress import Bounds, Progress, from_checkpoint
 from trainer.publish import Publisher
-from trainer.record import StepRows, ended, step_rows, unreadable_rows
+from trainer.record import StepRows, step_rows
 from trainer.shaping import shaping
 from trainer.staleness import Selection, StalenessPolicy
+from trainer.successor import SuccessorWatch
 from trainer.tail import ShardTail
 from trainer.updater import Updater
 from trainer.window import WindowWriter
@@ -64,6 +65,7 @@ class AgenticRLLearner:
         pause = max(rl.window_seconds, write_pause(store))
         self.window = WindowWriter(store, base, publisher.learner, pause, clock)
         self.watch = ClaimWatch(store, base, self.config, clock, wall)
+        self.successor = SuccessorWatch(store, base, self.config.rollout.lease_seconds / 4, clock)
         self.published: PolicyManifest | None = None
         self.last_checkpoint: int | None = None
         self._report, self._stop, self._clock, self._sleep = report, stop, clock, sleep
@@ -132,6 +134,7 @@ class AgenticRLLearner:
         selection = self.policy.select(self.progress, found)
         self._time.waited()
         if selection is None:
+            self.successor.look(self.progress.index)
             return False
         self._step(selection)
         return True
@@ -265,32 +268,16 @@ class AgenticRLLearner:
         if self.finished():
             return "finished"
         self.window.move(self.progress, self._published_version(), closed=True, force=True)
-        if not self._workers_left():
-            return "stopped"
-        while True:
-            self.tail.poll(self._deliver)
-            if self.tail.mark_ends():
-                break
-        rows = [_unused(r) for r in self.assembler.rest()]
-        rows += [ended(row, disposition, reason) for row, disposition, reason in self.assembler.take_aside()]
-        rows += unreadable_rows(self.tail.take_unreadable())
-        rows += [_open_group(g) for g in self.progress.open_groups()]
-        self._append(tuple(rows), "close", updates=0)
+        while not closing.workers_left(self.tail, self.watch, self._deliver):
+            if self._stop():
+                return "stopped"
+            self._report("closing", workers=len(self.tail.workers))
+            self.successor.look(self.progress.index)
+            self._sleep(min(0.1, self.config.rollout.lease_seconds / 8))
+        closing.end_logs(self.tail, self._deliver)
+        self._append(closing.closing_rows(self.progress, self.assembler, self.tail), "close", updates=0)
         self._report("closed", step=self.progress.step, dispositions=self.progress.dispositions)
         return "finished"
-
-    def _workers_left(self) -> bool:
-        """Wait until no worker beats any more; False if asked to stop meanwhile."""
-        while not self._stop():
-            self.tail.poll(self._deliver)
-            self._report("closing", workers=len(self.tail.workers))
-            if all(worker.state.state == "left" for worker in self.tail.refresh()):
-                return True
-            self.watch.refresh([], self.tail)
-            if not self.watch.anyone_alive():
-                return True
-            self._sleep(min(0.1, self.config.rollout.lease_seconds / 8))
-        return False
 
     def _idle_cause(self) -> str:
         open_groups = self.progress.open_groups()
@@ -308,14 +295,3 @@ class AgenticRLLearner:
 def _places(rows: tuple[LedgerRow, ...]) -> list[tuple[str, int, int]]:
     places = [(r.worker, r.seq, r.row) for r in rows if r.kind == Kind.TRAJECTORY]
     return [p for p in places if None not in p]  # type: ignore[misc]
-
-
-def _unused(row: Row) -> LedgerRow:
-    failed = row.trajectory.failed
-    return ended(
-        row, Disposition.FAILED if failed else Disposition.UNUSED, row.trajectory.detail if failed else "the run ended"
-    )
-
-
-def _open_group(group: int) -> LedgerRow:
-    return LedgerRow(Kind.GROUP, group=group, disposition=Disposition.UNUSED, reason="the run ended")

@@ -2,13 +2,9 @@
 
 Numbers are those of `docs/design.md`, section 4. What the simulator can't undo, and what holds it up instead:
 
-* 6, no wall clocks: heartbeats carry no time that could be compared; `test_claims.py` drives leases by a clock.
 * 7, seeds of requests, and 20, updates that aren't finite: nothing is sampled or computed here; see `test_collect.py`
   and `test_snapshot.py`.
-* 16, folders of their own: the fake's weights are one object and replay makes the same bytes; see `test_snapshot.py`.
-* 19, the first policy stands: replay of the fake can't differ; see `test_learner_protocol.py`.
 * 21, no held lock: the store is memory; see `test_folder_store.py`.
-* 22, kept weights: workers load nothing here; see `test_worker.py`.
 """
 
 import dataclasses
@@ -29,18 +25,21 @@ from schemas.ledger import encode, record_digest
 from schemas.manifest import WorkerState
 from storage import control
 from storage.shards import ShardWriter
+from trainer import recovery
 from trainer.assembler import Group, GroupAssembler
 from trainer.candidates import ClaimWatch
 from trainer.learner import AgenticRLLearner
 from trainer.progress import Bounds, Progress
+from trainer.publish import Publisher
 from trainer.staleness import StalenessPolicy
+from trainer.successor import SuccessorWatch
 from trainer.tail import ShardTail
 from trainer.window import WindowWriter
 
 Undo = Callable[[pytest.MonkeyPatch], None]
 RULES: dict[str, tuple[Undo, str, int]] = {}
 """Name of a rule → how to undo it, the words in which that is noticed, and a seed that notices it."""
-MORE_SEEDS = range(60)
+MORE_SEEDS = range(150)
 """Tried where the seed no longer does: any change of what is read or written when changes what happens to whom."""
 
 
@@ -67,7 +66,7 @@ def rule_2_the_window_shrinks_towards_the_end(patch):
     patch.setattr(Bounds, "window", lambda self, step: (self.max_staleness + 1) * self.groups_per_batch)
 
 
-@rule("went back", 6)
+@rule("went back", 15)
 def rule_3_the_window_only_moves_forward(patch):
     def look(self, wanted):
         found = control.read_window(self._store, self._base)
@@ -95,7 +94,7 @@ def rule_4_a_workers_id_is_new(patch):
     patch.setattr(SimulatedWorker, "__init__", lambda self, sim, name: begin(self, sim, f"w{int(name[1:]) % 3}"))
 
 
-@rule("stuck|no registered", 8)
+@rule("stuck|no registered", 70)
 def rule_4_a_worker_registers_before_it_claims(patch):
     def late(self):
         return WorkerState(
@@ -121,12 +120,12 @@ def rule_5_a_dead_owners_group_is_taken_over(patch):
     patch.setattr(ClaimWatch, "overdue", lambda self, group: "")
 
 
-@rule("stuck", 12)
+@rule("stuck", 47)
 def rule_5_past_the_takeover_limit_the_learner_ends_the_group(patch):
     patch.setattr(ClaimWatch, "overdue", lambda self, group: "")
 
 
-@rule("stands twice", 9)
+@rule("stands twice", 14)
 def rule_5_takeover_is_a_compare_and_swap(patch):
     def take(store, base, claim, generation, worker):
         new = {"owner": worker, "owners": (*claim.owners, worker), "takeovers": claim.takeovers + 1}
@@ -137,7 +136,7 @@ def rule_5_takeover_is_a_compare_and_swap(patch):
     patch.setattr(control, "take_over", take)
 
 
-@rule("stands twice", 0)
+@rule("stands twice", 4)
 def rule_5_takeover_keeps_the_count(patch):
     def forget(self, window):
         found = take(self, window)
@@ -152,12 +151,21 @@ def rule_5_the_taker_makes_only_what_is_missing(patch):
     patch.setattr(SealedSamples, "settled", lambda self, group, owners: set())
 
 
-@rule("stuck", 40)
+@rule("is taken for dead", 0)
+def rule_6_a_lease_expires_when_the_heartbeat_has_not_changed(patch):
+    def since_first_seen(self, name, generation):
+        first = self._seen.setdefault(name, (generation, self._clock()))
+        return self._clock() - first[1] < self._seconds
+
+    patch.setattr(control.LeaseWatch, "alive", since_first_seen)
+
+
+@rule("ended by its deadline alone|stuck", 16)
 def rule_8_an_idle_worker_seals_at_once(patch):
     patch.setattr(ShardWriter, "due", lambda self, idle=False: len(self._rows) >= self._limits[0])
 
 
-@rule("no disposition", 1)
+@rule("no disposition", 2)
 def rule_9_the_cursor_stays_at_the_lowest_row_without_a_disposition(patch):
     patch.setattr(ShardTail, "cursor", lambda self: {w.id: w.next_seq for w in self.workers.values()})
 
@@ -167,12 +175,12 @@ def rule_10_an_unreadable_shard_is_recorded(patch):
     patch.setattr(ShardTail, "take_unreadable", lambda self: [])
 
 
-@rule("stuck", 44)
+@rule("ended by its deadline alone|stuck", 44)
 def rule_10_its_samples_are_played_again_by_a_living_owner(patch):
     patch.setattr(ClaimBoard, "_lost", lambda self, group: None)
 
 
-@rule("no disposition", 12)
+@rule("no disposition", 57)
 def rule_11_the_first_row_of_a_sample_wins(patch):
     add = GroupAssembler.add
 
@@ -195,7 +203,7 @@ def rule_12_a_step_runs_with_what_there_is(patch):
     patch.setattr(StalenessPolicy, "select", strict)
 
 
-@rule("stuck", 36)
+@rule("stuck", 7)
 def rule_12_a_step_without_a_trainable_group_still_raises_the_version(patch):
     select = StalenessPolicy.select
 
@@ -206,7 +214,7 @@ def rule_12_a_step_without_a_trainable_group_still_raises_the_version(patch):
     patch.setattr(StalenessPolicy, "select", busy)
 
 
-@rule("bound is|stuck|left over", 1)
+@rule("bound is|stuck|left over", 7)
 def rule_12_every_settled_group_ends_in_the_same_record(patch):
     select = StalenessPolicy.select
 
@@ -217,7 +225,7 @@ def rule_12_every_settled_group_ends_in_the_same_record(patch):
     patch.setattr(StalenessPolicy, "select", only_trained)
 
 
-@rule("dropped as stale", 3)
+@rule("dropped as stale", 2)
 def rule_13_a_step_waits_for_groups_that_are_about_to_turn_stale(patch):
     patch.setattr(StalenessPolicy, "_paced", lambda self, progress, waiting: True)
 
@@ -227,7 +235,7 @@ def rule_14_batches_are_ordered_by_group_and_sample(patch):
     patch.setattr(Group, "survivors", lambda self: list(self.samples.values()))
 
 
-@rule("hash chain", 1)
+@rule("hash chain", 2)
 def rule_15_the_loser_of_a_record_stops(patch):
     def adopt(store, base, index, record):
         try:
@@ -250,7 +258,14 @@ def rule_15_claims_are_never_deleted(patch):
     patch.setattr(AgenticRLLearner, "_append", end)
 
 
-@rule("stuck|no published policy", 1)
+@rule("is torn", 139)
+def rule_16_each_learner_writes_into_folders_of_its_own(patch):
+    for name in ("policy_weights", "checkpoint_files"):
+        folder = getattr(keys, name)
+        patch.setattr(keys, name, lambda base, number, learner, folder=folder: folder(base, number, "shared"))
+
+
+@rule("stuck|no published policy", 0)
 def rule_17_recovery_publishes_and_moves_the_window_first(patch):
     publish, move = AgenticRLLearner._publish, WindowWriter.move
 
@@ -268,6 +283,24 @@ def rule_17_recovery_publishes_and_moves_the_window_first(patch):
 @rule("no end marker", 0)
 def rule_18_an_end_marker_closes_every_log(patch):
     patch.setattr(ShardTail, "mark_ends", lambda self: True)
+
+
+@rule("what the ledger trained", 29)
+def rule_19_the_first_published_policy_stands(patch):
+    patch.setattr(recovery, "compare", lambda base, standing, updater: "")
+
+
+@rule("whose weights are gone", 3)
+def rule_22_the_weights_of_the_newest_versions_are_kept(patch):
+    retire = Publisher.retire
+    patch.setattr(
+        Publisher, "retire", lambda self, version, kept: retire(dataclasses.replace(self, keep=1), version, kept)
+    )
+
+
+@rule("which another has written", 52)
+def rule_23_a_waiting_learner_looks_for_its_successor(patch):
+    patch.setattr(SuccessorWatch, "look", lambda self, index: None)
 
 
 @pytest.mark.parametrize("name", sorted(RULES))

@@ -48,7 +48,12 @@ class SimulatedStore(MemoryStore):
             raise StoreFailed(f"the store failed for {actor.name}")
 
     def put(self, key: str, data: bytes) -> int:
-        return self._around("put", key, lambda: super(SimulatedStore, self).put(key, data))
+        def write() -> int:
+            generation = super(SimulatedStore, self).put(key, data)
+            self.sim.checks.written(key)
+            return generation
+
+        return self._around("put", key, write)
 
     def create(self, key: str, data: bytes) -> int:
         def write() -> int:
@@ -67,6 +72,9 @@ class SimulatedStore(MemoryStore):
     def get(self, key: str) -> Any:
         return self._around("get", key, lambda: super(SimulatedStore, self).get(key))
 
+    def head(self, key: str) -> Any:
+        return self._around("head", key, lambda: super(SimulatedStore, self).head(key))
+
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> Any:
         return self._around("list", prefix, lambda: super(SimulatedStore, self).list(prefix, after, limit))
 
@@ -76,7 +84,7 @@ class SimulatedStore(MemoryStore):
         rots = key.startswith(f"{BASE}/trajectories/") and data != END_MARKER and sim.luck() < DAMAGES
         if rots:
             self._damage(key)
-        sim.written(key)
+        sim.checks.written(key)
         if rots or sim.luck() >= LOSES:
             return generation
         sim.counts["answer lost"] += 1
@@ -95,4 +103,5 @@ class SimulatedStore(MemoryStore):
         """Cut an object short where it lies."""
         self.sim.counts["shard damaged"] += 1
         stored = self._objects[key]
+        self.sim.checks.rots(stored.data)
         self._objects[key] = Stored(stored.data[: len(stored.data) // 2], stored.generation)

@@ -4,9 +4,11 @@ import random
 from typing import TYPE_CHECKING
 
 from rollout.claims import Assignment, ClaimBoard
-from schemas.manifest import Window, WorkerState
+from schemas import keys
+from schemas.manifest import PolicyManifest, Window, WorkerState
 from schemas.trajectory import Status
 from storage import control
+from storage.objects import find
 from storage.shards import ShardWriter, WriterEnded
 from support.protocol import BASE, METADATA, trajectory
 
@@ -21,7 +23,8 @@ class SimulatedWorker:
         self.sim, self.name, self.random = sim, name, random.Random(f"{sim.seed}/{name}")
         run = sim.run_config
         self.actor = sim.current
-        self.board = ClaimBoard(sim.store, BASE, name, run, clock=lambda: sim.clock.now)
+        monotonic, wall = sim.clocks(name)
+        self.board = ClaimBoard(sim.store, BASE, name, run, monotonic, wall)
         self.writer = ShardWriter(
             sim.store,
             BASE,
@@ -30,7 +33,7 @@ class SimulatedWorker:
             seal_rows=4,
             seal_bytes=10**9,
             seal_seconds=run.rollout.seal_seconds,
-            clock=lambda: sim.clock.now,
+            clock=monotonic,
         )
         self.flying: dict[tuple[int, int], tuple[float, int, int]] = {}
         """(group, sample) → when it ends, attempt, policy version."""
@@ -62,20 +65,37 @@ class SimulatedWorker:
         self.land(window)
         if window.closed:
             return True
-        self.board.watch(window, {group for group, _ in self.flying})
+        self.watch(window)
         if window.version > self.version:
-            self.actor.sleep(self.random.expovariate(0.5))
-            self.version = window.version
+            self.load(window.version)
         while len({g for g, _ in self.flying}) < self.concurrency and self.version >= window.version:
             asked = self.sim.clock.now
             assignment = self.board.next(window)
             if assignment is None:
                 break
-            self.sim.check_assignment(assignment, asked)
+            self.sim.checks.assignment(assignment, asked)
             self.take_off(assignment)
         if self.writer.due(idle=not self.flying):
             self.writer.seal()
         return False
+
+    def watch(self, window: Window) -> None:
+        asked, before = self.sim.clock.now, self.board._looked
+        self.board.watch(window, {group for group, _ in self.flying})
+        if self.board._looked != before:
+            self.sim.checks.orphans(self.name, [claim for claim, _ in self.board._orphans], asked)
+
+    def load(self, version: int) -> None:
+        """Fetch a policy; where its weights are gone the window must have moved on by then."""
+        key = keys.policy_manifest(BASE, version)
+        manifest = PolicyManifest.from_bytes(self.sim.store.get(key).data, key)
+        self.actor.sleep(self.random.expovariate(0.5))
+        if find(self.sim.store, f"{manifest.weights.prefix}/weights") is not None:
+            self.version = version
+            return
+        now = control.read_window(self.sim.store, BASE)
+        if now is None or now[0].version == version:
+            self.sim.checks.lost_policy(version)
 
     def take_off(self, assignment: Assignment) -> None:
         for sample in assignment.samples:

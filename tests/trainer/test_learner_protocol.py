@@ -134,6 +134,49 @@ def test_of_two_learners_one_goes_on_and_the_other_is_fenced():
     assert second.progress.step >= 1
 
 
+def test_a_waiting_learner_notices_that_another_has_made_the_step():
+    """Groups that its successor ended may never become whole for it, so it would wait for ever."""
+    store, run, now = MemoryStore(), config(rollout={"lease_seconds": 20.0}), [0.0]
+    zombie, heir = learner(store, run, "L1", clock=lambda: now[0]), learner(store, run, "L2")
+    zombie.recover()
+    heir.recover()
+    FakeWorker(store, run).work()
+    assert heir.tick()
+    for shard in store.list(f"{BASE}/trajectories/"):
+        store.put(shard, b"rotten")
+    asked, head = [], store.head
+    store.head = lambda key: asked.append(key) or head(key)
+    for now[0] in (1.0, 2.0, 4.9):
+        assert not zombie.tick()
+    assert len(asked) <= 1, "a few times a lease, not at every turn"
+    now[0] = 6.0
+    with pytest.raises(Fenced, match="learner L2, which has taken over"):
+        zombie.tick()
+    assert [r.metadata.learner for r in records(store)] == ["L2"]
+
+
+def test_a_learner_that_waits_for_workers_to_leave_notices_that_another_has_closed():
+    """The run has been closed and goes on with more steps: there are always workers that have not left."""
+    store, run, now = MemoryStore(), config(steps=1, groups_per_batch=1, rollout={"lease_seconds": 20.0}), [0.0]
+    worker = FakeWorker(store, run)
+
+    def wait(_):
+        now[0] += 1.0
+        assert now[0] < 60, "it waits for ever"
+        if not heir.finished():
+            finish(heir, [worker])
+        worker.state = worker.state.model_copy(update={"state": "running", "beat": worker.state.beat + 1})
+        control.beat(store, BASE, worker.state)
+
+    zombie, heir = learner(store, run, "L1", clock=lambda: now[0], sleep=wait), learner(store, run, "L2")
+    zombie.recover()
+    drive(zombie, [worker], 1)
+    heir.recover()
+    with pytest.raises(Fenced, match="learner L2, which has taken over"):
+        zombie.close()
+    assert [r.metadata.kind for r in records(store)] == ["step", "close"]
+
+
 def test_a_fenced_learner_does_not_move_the_window_back():
     store, run = MemoryStore(), config(steps=6)
     zombie, heir = learner(store, run, "L1"), learner(store, run, "L2")
