@@ -148,7 +148,7 @@ class Rollout(Section):
     lease_seconds: PositiveFloat = 20.0
     """A worker without a heartbeat for this long is taken for dead."""
     poll_seconds: PositiveFloat = 0.2
-    """How often window and policy are looked at."""
+    """How often workers look at window and policy, and a learner that has waited for a while at the shards."""
     max_takeovers: Positive = 3
     """Times a group may pass to another worker before the learner ends it as failed."""
     cores: tuple[tuple[int, ...], ...] = ()

@@ -55,8 +55,10 @@ def estimate(config: Run, parameters: int, *, step_seconds: float = STEP_SECONDS
     claims = steps * rl.groups_per_batch * workers  # each may try each: whoever loses has asked as well
     stored = policies * (POLICY_FILES + 2 + workers) + checkpoints * (SNAPSHOT_FILES + 1)
     watching = (1 + workers) * 4 / rollout.lease_seconds * (workers + (rl.max_staleness + 1) * rl.groups_per_batch)
+    watching += 4 / rollout.lease_seconds  # whether another learner has written the next record
     loading = policies * workers * (1 + POLICY_FILES)
-    polls = workers / max(rollout.poll_seconds, ANSWER_SECONDS) + 1 / ANSWER_SECONDS
+    turn = (1 + workers) * ANSWER_SECONDS + rollout.poll_seconds  # of a learner that waits: each worker's next shard
+    polls = workers / max(rollout.poll_seconds, ANSWER_SECONDS) + (1 + workers) / turn
     replaced = policies * weights * max(0.0, 1 - rl.publish_every / rl.checkpoint_every)
     sent = policies * weights + checkpoints * snapshot + shard_bytes
     return Traffic(

@@ -1,7 +1,9 @@
 """`max_staleness = 0` is the synchronous algorithm: a plain loop around engine, collector and updater does the same."""
 
 import asyncio
+import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,16 +11,20 @@ from support.real_stage import SEED, SHAPE, lay_out, small, talkative, train
 from support.rollouts import BASE, TASKS, TOKENIZER, sealed
 
 from models.chat import chat_format
+from models.config import DecoderConfig
+from models.stored import load_weights
+from models.tokenizer import Tokenizer
 from rollout.cast import load_cast
 from rollout.collect import TrajectoryCollectEngine
 from rollout.episode import Job
 from rollout.jax_engine import JaxEngine
 from schemas import keys, seeds
 from schemas.config import Run
-from schemas.manifest import CheckpointManifest, PolicyManifest
+from schemas.manifest import CheckpointManifest, PolicyManifest, WeightsRef
 from schemas.trajectory import Trajectory
 from storage.ledger import read_entry
 from storage.memory import MemoryStore
+from storage.objects import ObjectStore
 from trainer.assembler import Row
 from trainer.jax_updater import JaxUpdater
 
@@ -66,11 +72,17 @@ def trained(store: MemoryStore) -> list[tuple[int, str]]:
     return [(e.record.metadata.version, str(r.trajectory)) for e in entries if e for r in e.record.trained()]
 
 
+def unhurried(store: ObjectStore, ref: WeightsRef) -> tuple[DecoderConfig, Any, Tokenizer]:
+    """Loads weights so slowly that episodes which do not wait for them are played with the policy before."""
+    time.sleep(0.5)
+    return load_weights(store, ref)
+
+
 def test_without_staleness_the_pipeline_is_the_plain_loop(tmp_path: Path) -> None:
-    run = small(max_staleness=0, steps=STEPS, groups_per_batch=GROUPS, group_size=SIZE)
+    run = small(max_staleness=0, steps=STEPS, groups_per_batch=GROUPS, group_size=SIZE, idle_seconds=60.0)
     store = MemoryStore("synchronous")
     spec = lay_out(store, tmp_path, run)
-    asyncio.run(train(store, spec, workers=2))
+    asyncio.run(train(store, spec, workers=2, load=unhurried))
     rows = {row.id: row for row in sealed(store)}
     order = trained(store)
     assert [v for v, _ in order] == [step for step in range(STEPS) for _ in range(GROUPS * SIZE)]

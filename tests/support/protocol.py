@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from schemas import keys, seeds
 from schemas.config import Run
-from schemas.config_text import check
 from schemas.manifest import CheckpointManifest, Numerics, Probe, RLSpec, WeightsRef
 from schemas.trajectory import ShardMetadata, Status, Trajectory, Turn
 from storage import control
 from storage.objects import ObjectStore
 from storage.shards import ShardWriter
+from support.configuration import small
 from trainer.assembler import Row
 from trainer.learner import AgenticRLLearner
 from trainer.publish import Publisher
@@ -25,35 +25,9 @@ NUMERICS = Numerics(jax="", jaxlib="", xla_flags="", device_kind="cpu", device_c
 
 
 def config(**rl: Any) -> Run:
-    """A small run: two groups of two samples a step."""
+    """A small run with these settings of `rl`, and of `rollout` under that name."""
     rollout = rl.pop("rollout", {})
-    raw = {
-        "name": "test",
-        "model": {
-            "architecture": {
-                "hidden_size": 8,
-                "intermediate_size": 16,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 1,
-                "num_key_value_heads": 1,
-            }
-        },
-        "rollout": {"lease_seconds": 0.2, "engine": "scripted", "script": "x:y", **rollout},
-        "rl": {
-            "tasks": "tasks.jsonl",
-            "steps": 4,
-            "groups_per_batch": 2,
-            "group_size": 2,
-            "max_staleness": 1,
-            "checkpoint_every": 2,
-            "window_seconds": 0,
-            "optimizer": {"learning_rate": 0.1},
-            **rl,
-        },
-        "evaluation": {"tasks": "held.jsonl"},
-        "promotion": {"tasks": "gate.jsonl"},
-    }
-    return check(raw, "test")
+    return small(rollout=rollout, rl={"checkpoint_every": 2, "window_seconds": 0, **rl})
 
 
 def spec(run: Run) -> RLSpec:

@@ -10,6 +10,7 @@ import numpy as np
 from models.config import DecoderConfig
 from models.pure import Params, flatten, init_params, nest
 from models.stored import load_weights, save_weights
+from rollout.policy import LoadWeights
 from rollout.worker import Worker
 from schemas import keys
 from schemas.config import Run
@@ -80,12 +81,19 @@ def lay_out(store: ObjectStore, folder: Path, run: Run, tasks: Sequence[Task] = 
 
 
 async def train(
-    store: ObjectStore, spec: RLSpec, workers: int, report: Callable[..., None] = lambda *_, **__: None
+    store: ObjectStore,
+    spec: RLSpec,
+    workers: int,
+    report: Callable[..., None] = lambda *_, **__: None,
+    load: LoadWeights = load_weights,
 ) -> AgenticRLLearner:
-    """Real workers beside the real learner until it has closed the ledger; the learner's events go to `report`."""
+    """Real workers beside the real learner until it has closed the ledger; the learner's events go to `report`.
+
+    Workers fetch policies with `load`.
+    """
     learner = build(store, spec, BASE, "L")
     learner._report = report
-    made = [Worker(store, BASE, spec, load=load_weights, index=i, report=_quiet, stop=bool) for i in range(workers)]
+    made = [Worker(store, BASE, spec, load=load, index=i, report=_quiet, stop=bool) for i in range(workers)]
     working = [asyncio.ensure_future(w.run()) for w in made]
     assert await asyncio.to_thread(learner.run) == "finished"
     await asyncio.gather(*working)

@@ -6,7 +6,7 @@ from typing import Any
 
 from models.config import DecoderConfig
 from models.tokenizer import ByteTokenizer, Tokenizer
-from schemas import config_text, keys, seeds
+from schemas import keys, seeds
 from schemas.config import Run
 from schemas.data import Task
 from schemas.digest import sha256
@@ -16,6 +16,7 @@ from storage import control
 from storage.memory import MemoryStore
 from storage.objects import ObjectMissing, ObjectStore, find
 from storage.shards import END_MARKER, decode_shard
+from support.configuration import small
 from support.protocol import NUMERICS
 
 BASE = "runs/test/rl-0123"
@@ -40,41 +41,17 @@ def give_up(stream: Sequence[int], seed: int, version: int) -> list[int]:
 
 
 def config(**changes: dict[str, Any]) -> Run:
-    """Two groups of two samples a step, on the scripted engine; sections are merged with `changes`."""
-    raw: dict[str, Any] = {
-        "name": "test",
-        "model": {
-            "architecture": {
-                "hidden_size": 8,
-                "intermediate_size": 16,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 1,
-                "num_key_value_heads": 1,
-            }
-        },
-        "environment": {"tools": ["calculator"]},
-        "rollout": {
-            "engine": "scripted",
-            "script": "scripts:solve",
-            "poll_seconds": 0.01,
-            "heartbeat_seconds": 0.05,
-            "lease_seconds": 0.2,
-            "max_concurrency": 4,
-        },
-        "rl": {
-            "tasks": "tasks.jsonl",
-            "steps": 4,
-            "groups_per_batch": 2,
-            "group_size": 2,
-            "max_staleness": 1,
-            "optimizer": {"learning_rate": 0.1},
-        },
-        "evaluation": {"tasks": "held.jsonl"},
-        "promotion": {"tasks": "gate.jsonl"},
+    """The small run for real workers: a script that uses the tool, and short waits; sections merged with `changes`."""
+    rollout: dict[str, Any] = {
+        "script": "scripts:solve",
+        "poll_seconds": 0.01,
+        "heartbeat_seconds": 0.05,
+        "max_concurrency": 4,
     }
+    sections = {"environment": {"tools": ["calculator"]}, "rollout": rollout}
     for section, values in changes.items():
-        raw[section] = raw[section] | values
-    return config_text.check(raw, "test")
+        sections[section] = sections.get(section, {}) | values
+    return small(**sections)
 
 
 def put_tasks(store: ObjectStore, tasks: Sequence[Task] = TASKS) -> tuple[str, str]:

@@ -177,6 +177,20 @@ def test_a_learner_that_waits_for_workers_to_leave_notices_that_another_has_clos
     assert [r.metadata.kind for r in records(store)] == ["step", "close"]
 
 
+def test_a_learner_that_waits_long_looks_less_often():
+    store, run, now, pauses = MemoryStore(), config(idle_seconds=10.0, rollout={"poll_seconds": 0.5}), [0.0], []
+
+    def wait(seconds):
+        assert seconds <= max(0.02, now[0] / 4), "a step would be found late"
+        pauses.append(seconds)
+        now[0] += seconds
+
+    with pytest.raises(RunStopped, match="nothing could be trained for 10 s"):
+        learner(store, run, clock=lambda: now[0], sleep=wait).run()
+    assert pauses == sorted(pauses) and pauses[0] == 0.02 and pauses[-1] == 0.5
+    assert len(pauses) < 45
+
+
 def test_a_fenced_learner_does_not_move_the_window_back():
     store, run = MemoryStore(), config(steps=6)
     zombie, heir = learner(store, run, "L1"), learner(store, run, "L2")
