@@ -238,7 +238,8 @@ class CheckpointManifest(Document):
     dispositions: dict[str, int]
     """Trajectories by disposition so far."""
     metrics: dict[str, float] = {}
-    """Means over all updates so far, weighted by trained trajectories: `staleness`, `mismatch_kl`, …"""
+    """Means over all updates so far, weighted by trained trajectories: `staleness`, `mismatch_kl`, `reward`, `success`,
+    …; `rows`: how many trajectories they were taken over."""
     ledger_index: int
     """The ledger index of the next record."""
     ledger_head: str

@@ -49,6 +49,7 @@ def write_checkpoint(
         unreadable=tuple(sorted(progress.unreadable)),
         empty_steps=progress.empty_steps,
         dispositions=progress.dispositions,
+        metrics=progress.metrics,
         ledger_index=progress.index,
         ledger_head=progress.head,
         parent=parent,

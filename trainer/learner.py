@@ -99,8 +99,7 @@ class AgenticRLLearner:
         return count
 
     def _replay_step(self, step: StepRows, entry: Entry) -> None:
-        if step.batch:
-            self.updater.update(step.batch, step.advantages)
+        self._learn(step)
         version = entry.record.metadata.version + 1
         standing = self.publisher.read(version)
         if standing is not None and standing.dtype == "float32":
@@ -164,7 +163,7 @@ class AgenticRLLearner:
             self.tail.take_unreadable(),
         )
         self._append(step.ledger, "step", updates=int(bool(step.batch)))
-        learned = self.updater.update(step.batch, step.advantages) if step.batch else {}
+        learned = self._learn(step)
         self._publish()
         checkpoint = self._checkpoint_due()
         if checkpoint:
@@ -173,6 +172,14 @@ class AgenticRLLearner:
         self._tell(step, learned)
         if self.progress.empty_steps >= self.config.rl.max_empty_steps:
             raise RunStopped(self._empty_cause(step.ledger))
+
+    def _learn(self, step: StepRows) -> dict[str, float]:
+        """Train on the batch of a step and keep count of its figures; nothing where it only ends groups."""
+        if not step.batch:
+            return {}
+        learned = self.updater.update(step.batch, step.advantages)
+        self.progress.note(metrics.kept(step, learned), len(step.batch))
+        return learned
 
     def _append(self, rows: tuple[LedgerRow, ...], kind: str, *, updates: int) -> None:
         """Make the record durable, then take it in."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -63,6 +63,17 @@ class Clock:
         """`trainer/idle_ratio`: waited / (waited + busy)."""
         busy, waited = (sum(s[i] for s in self._steps) for i in (0, 1))
         return waited / (busy + waited) if busy + waited else 0.0
+
+
+_KEPT = {"off_policy/mean": "staleness"} | {
+    name: name for name in ("mismatch_kl", "effective_sample_size", "entropy", "reward", "success", "length")
+}
+
+
+def kept(step: StepRows, learned: Mapping[str, float]) -> dict[str, float]:
+    """The figures of a step whose means checkpoints carry, under the names that the gate and people use."""
+    figures = summary(step) | dict(learned)
+    return {kept: figures[name] for name, kept in _KEPT.items() if name in figures}
 
 
 def summary(step: StepRows) -> dict[str, float]:

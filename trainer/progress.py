@@ -4,6 +4,7 @@
 group's samples are at most that much older than the step that trains them (rules 1, 2 and 13 of `docs/design.md`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from schemas.ledger import Kind, Record
@@ -28,7 +29,7 @@ class Bounds:
 
 @dataclass
 class Progress:
-    """Everything the ledger says so far. Mutated only by `apply`, `note_cursor` and `admit`."""
+    """Everything the ledger says so far. Mutated only by `apply`, `note`, `note_cursor` and `admit`."""
 
     step: int = 0
     """Step records applied; with one update a step this is the policy version."""
@@ -55,6 +56,8 @@ class Progress:
     empty_steps: int = 0
     """Steps in a row without an update."""
     dispositions: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Means over the updates so far, weighted by their rows, and the rows that they were taken over (`rows`)."""
 
     @property
     def version(self) -> int:
@@ -82,6 +85,14 @@ class Progress:
             self.step += 1
             self.empty_steps = 0 if record.metadata.updates else self.empty_steps + 1
         self.admit(bounds)
+
+    def note(self, figures: Mapping[str, float], rows: int) -> None:
+        """Take the figures of an update on so many rows into the running means: the same on replay, to the bit."""
+        total = self.metrics.get("rows", 0.0) + rows
+        for name, value in figures.items():
+            mean = self.metrics.get(name, 0.0)
+            self.metrics[name] = mean + (value - mean) * (rows / total)
+        self.metrics["rows"] = total
 
     def _end(self, groups: list[int]) -> None:
         self.ended.update(groups)
@@ -123,4 +134,5 @@ def from_checkpoint(manifest: CheckpointManifest) -> Progress:
         workers=manifest.workers,
         empty_steps=manifest.empty_steps,
         dispositions=dict(manifest.dispositions),
+        metrics=dict(manifest.metrics),
     )

@@ -91,7 +91,7 @@ class FakeUpdater:
         batch = json.dumps([[r.digest for r in rows], advantages])
         self.params = hashlib.sha256(f"{self.params}{batch}".encode()).hexdigest()
         self.updates += 1
-        return {"loss": 0.0}
+        return {"loss": 0.0, "mismatch_kl": int(self.params[:4], 16) / 2**16}
 
     def reference_gap(self, rows: tuple[Row, ...]) -> NDArray[np.float64]:
         return np.array([r.trajectory.sample / 8 for r in rows])

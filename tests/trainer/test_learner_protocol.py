@@ -93,8 +93,25 @@ def test_a_new_learner_replays_to_the_same_parameters(killed_after):
             assert made.progress.step == killed_after
         drive(made, [worker], 4)
         finish(made, [worker])
-    assert newest_checkpoint(whole, BASE).params_sha256 == newest_checkpoint(cut, BASE).params_sha256
+    one, other = newest_checkpoint(whole, BASE), newest_checkpoint(cut, BASE)
+    assert (one.params_sha256, one.metrics) == (other.params_sha256, other.metrics)
     assert dispositions(whole) == dispositions(cut)
+
+
+def test_a_checkpoint_carries_the_means_of_what_was_trained():
+    store, run = MemoryStore(), config(steps=4)
+    made = learner(store, run)
+    made.recover()
+    worker = FakeWorker(store, run)
+    drive(made, [worker], 4)
+    finish(made, [worker])
+    trained = [row for record in records(store) for row in record.trained()]
+    steps = [e for e in made.events if e["event"] == "step"]
+    found = newest_checkpoint(store, BASE).metrics
+    assert found["rows"] == len(trained) == 16
+    assert found["staleness"] == pytest.approx(sum(r.staleness for r in trained) / 16)
+    for name in ("mismatch_kl", "reward"):
+        assert found[name] == pytest.approx(sum(e[name] * e["rows"] for e in steps) / 16)
 
 
 def test_a_learner_that_dies_between_record_and_update_replays_the_record():
