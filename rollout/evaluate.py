@@ -138,6 +138,8 @@ class Evaluation:
             low=low,
             high=high,
             confidence=spec.confidence,
+            setting=spec.setting,
+            samples=spec.samples,
             reward=float(np.mean([0.0 if r.failed else r.reward for r in rows])),
             scores=task_scores(self._tasks, rows),
             statuses=dict(Counter(r.status for r in rows)),

@@ -82,5 +82,6 @@ def _spec(session: Session, wanted: Evaluation, output: str) -> EvaluationSpec:
         samples=wanted.samples,
         seed=wanted.seed,
         confidence=request.config.evaluation.confidence,
+        setting=wanted.setting,
         output=output,
     )

@@ -44,7 +44,7 @@ def status(store: ObjectStore, run: str) -> dict[str, Any]:
         "parents": [p.model_dump() for p in manifest.parents],
         "stages": list(_stages(store, manifest, config)),
         "rl": _rl(store, manifest, config),
-        "evaluations": [_evaluation(r, manifest) for r in reports(store, run)],
+        "evaluations": [_evaluation(r) for r in reports(store, run)],
         "champion": champion.model_dump(mode="json") if champion else None,
     }
 
@@ -131,13 +131,13 @@ def _rollouter_idle(store: ObjectStore, base: str) -> float | None:
     return idle / seconds if seconds else None
 
 
-def _evaluation(report: EvaluationReport, manifest: RunManifest) -> dict[str, Any]:
+def _evaluation(report: EvaluationReport) -> dict[str, Any]:
     """`setting`: which task set it was (`evaluation.tasks` is reported, `promotion.tasks` is the gate's)."""
-    settings = {key: setting for setting, key in manifest.data.items()}
     wanted = (
         "name",
         "checkpoint",
         "weights_sha256",
+        "setting",
         "tasks",
         "tasks_sha256",
         "temperature",
@@ -146,4 +146,4 @@ def _evaluation(report: EvaluationReport, manifest: RunManifest) -> dict[str, An
         "high",
         "n",
     )
-    return {name: getattr(report, name) for name in wanted} | {"setting": settings.get(report.tasks, "")}
+    return {name: getattr(report, name) for name in wanted}

@@ -19,4 +19,6 @@ def _line(label: str, evaluation: Evaluation) -> str:
         return f"  {label:<10} {how:<14} not evaluated"
     interval = f"[{report.low:.1%}, {report.high:.1%}]"
     success = f"success {report.success:6.1%}  {report.confidence:.0%} interval {interval}"
-    return f"  {label:<10} {how:<14} {success} on {report.n} episodes"
+    suite = evaluation.setting.removeprefix("evaluation.")
+    where = "" if suite == "tasks" else f" of {suite}"
+    return f"  {label:<10} {how:<14} {success} on {report.n} episodes{where}"

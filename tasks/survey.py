@@ -92,15 +92,31 @@ def gate_key(request: Request, candidate: WeightsRef) -> str:
 
 
 def reported(request: Request, rl: Stage) -> list[Evaluation]:
-    """The evaluations whose figures are reported: where RL started and where it ended, at every temperature."""
-    settings = request.config.evaluation
+    """The evaluations whose figures are reported: where RL started and where it ended."""
     pairs = [("warm-up", _origin(rl.parent), rl.parent), ("candidate", rl.ref, rl.weights)]
+    return [e for name, ref, weights in pairs if weights is not None for e in figures(request, name, ref, weights)]
+
+
+def figures(request: Request, name: str, ref: str, weights: WeightsRef) -> list[Evaluation]:
+    """The figures that are reported of some weights: the held-out tasks at every temperature, and every suite."""
+    return held_out(request, name, ref, weights) + [
+        on_suite(request, suite.name, name, ref, weights) for suite in request.config.evaluation.suites
+    ]
+
+
+def held_out(request: Request, name: str, ref: str, weights: WeightsRef) -> list[Evaluation]:
+    """The evaluations on `evaluation.tasks`, one for every temperature."""
+    settings = request.config.evaluation
     return [
         evaluation(request, name, "evaluation.tasks", ref, weights, temperature, settings.samples)
-        for name, ref, weights in pairs
-        if weights is not None
         for temperature in settings.temperatures
     ]
+
+
+def on_suite(request: Request, suite: str, name: str, ref: str, weights: WeightsRef) -> Evaluation:
+    """The evaluation on one of `evaluation.suites`."""
+    found = next(s for s in request.config.evaluation.suites if s.name == suite)
+    return evaluation(request, name, found.setting, ref, weights, found.temperature, found.samples)
 
 
 def evaluation(
