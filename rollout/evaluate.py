@@ -21,11 +21,11 @@ from rollout.policy import LoadWeights, Policy
 from rollout.rewards import succeeded
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
-from rollout.statistics import wilson
+from rollout.statistics import pass_at, wilson
 from schemas import config_text
 from schemas.data import Task
 from schemas.errors import RunStopped
-from schemas.evaluation import EvaluationReport, EvaluationSpec
+from schemas.evaluation import Category, EvaluationReport, EvaluationSpec
 from schemas.trajectory import Trajectory
 from schemas.version import code_version
 from storage import process
@@ -120,6 +120,10 @@ class Evaluation:
         rate = float(np.mean([solved(r) for r in self._rows.values()] or [False]))
         self._report("evaluation", name=self._spec.name, done=len(self._rows), n=total, success=rate)
 
+    def _category(self) -> str:
+        """The field that tells this task set's categories apart; the gate's own tasks need not have it."""
+        return self._config.evaluation.category if self._spec.setting.startswith("evaluation.") else ""
+
     def _summary(self, seconds: float) -> EvaluationReport:
         self._tell()
         spec, rows = self._spec, list(self._rows.values())
@@ -141,12 +145,39 @@ class Evaluation:
             setting=spec.setting,
             samples=spec.samples,
             reward=float(np.mean([0.0 if r.failed else r.reward for r in rows])),
+            pass_at=passes(rows, [k for k in self._config.evaluation.pass_at if k <= spec.samples]),
+            categories=categories(self._tasks, rows, self._category(), spec.confidence),
+            tokens=float(np.mean([len(r.tokens) for r in rows])),
             scores=task_scores(self._tasks, rows),
             statuses=dict(Counter(r.status for r in rows)),
             trajectories=f"{spec.output}/trajectories/{self._worker}",
             code=code_version(),
             seconds=seconds,
         )
+
+
+def passes(rows: Sequence[Trajectory], ks: Sequence[int]) -> dict[int, float]:
+    """pass@k for each k, averaged over tasks."""
+    found: dict[str, list[bool]] = {}
+    for row in rows:
+        found.setdefault(row.task_id, []).append(solved(row))
+    return {k: float(np.mean([pass_at(len(v), sum(v), k) for v in found.values()])) for k in ks}
+
+
+def categories(tasks: Sequence[Task], rows: Sequence[Trajectory], field: str, confidence: float) -> dict[str, Category]:
+    """Success by the value of a field of the tasks; nothing for an empty field."""
+    if not field:
+        return {}
+    value = {t.id: str(t.extra[field]) for t in tasks}
+    found: dict[str, list[bool]] = {}
+    for row in rows:
+        found.setdefault(value[row.task_id], []).append(solved(row))
+    return {name: _category(found[name], confidence) for name in sorted(found)}
+
+
+def _category(won: Sequence[bool], confidence: float) -> Category:
+    low, high = wilson(sum(won), len(won), confidence)
+    return Category(n=len(won), success=sum(won) / len(won), low=low, high=high)
 
 
 def solved(row: Trajectory) -> bool:

@@ -20,7 +20,22 @@ def wilson(successes: float, n: int, confidence: float = 0.95) -> tuple[float, f
     middle = p + z * z / (2 * n)
     half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+    low = (middle - half) / scale if successes else 0.0
+    high = (middle + half) / scale if successes < n else 1.0
+    return max(0.0, low), min(1.0, high)
+
+
+def pass_at(n: int, successes: int, k: int) -> float:
+    """The chance that at least one of k samples succeeds, unbiased from `successes` of n (Chen et al. 2021, eq. 1).
+
+    arXiv:2107.03374. ValueError for k above n.
+
+    >>> pass_at(4, 2, 2).__round__(3)
+    0.833
+    """
+    if k > n:
+        raise ValueError(f"pass@{k} can't be told from {n} samples")
+    return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
 
 
 def paired_bootstrap(

@@ -237,15 +237,10 @@ class Evaluation(Section):
     """Evaluations run side by side."""
     suites: tuple[Suite, ...] = ()
     """Further task sets, played with the start and the end of RL; the gate may name them."""
-    every: Count = 0
-    """While RL goes on, play `tasks` with every so many-th checkpoint; 0: only with the start and the end."""
-    infrastructure: Literal["process", "deployment"] = "process"
-    """Who plays while RL goes on. `process`: the run itself. `deployment`: a Prefect deployment that checkpoints
-    trigger."""
     pass_at: tuple[Positive, ...] = (1,)
-    """Each k of the pass@k that are reported; at most `samples`."""
+    """Each k of the pass@k that are reported; at most `samples`. A suite with fewer samples leaves out what is above."""
     category: str = ""
-    """Field of the tasks by whose values success is told apart."""
+    """Field of the tasks by whose values success is told apart; every task of `tasks` and of the suites must have it."""
 
 
 class Promotion(Section):

@@ -2,8 +2,17 @@
 
 from typing import Any
 
-from schemas.base import Document
+from schemas.base import Document, Section
 from schemas.manifest import WeightsRef
+
+
+class Category(Section):
+    """Success on the tasks of one category, with its Wilson interval at the report's confidence."""
+
+    n: int
+    success: float
+    low: float
+    high: float
 
 
 class EvaluationReport(Document):
@@ -29,6 +38,12 @@ class EvaluationReport(Document):
     """Which task set it was: `evaluation.tasks`, `promotion.tasks`, `evaluation.suites.<name>`."""
     samples: int = 1
     """Episodes per task."""
+    pass_at: dict[int, float] = {}
+    """k → chance that at least one of k samples of a task succeeds, averaged over tasks."""
+    categories: dict[str, Category] = {}
+    """Value of the tasks' field `evaluation.category` → success on the tasks that have it."""
+    tokens: float = 0.0
+    """Mean tokens of an episode."""
     scores: dict[str, float]
     """Task id → mean success of its samples."""
     statuses: dict[str, int]

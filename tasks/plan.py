@@ -44,6 +44,8 @@ def evaluation_key(
         "max_tokens_per_turn": rollout.max_tokens_per_turn,
         "attempts": rollout.attempts,
         "confidence": config.evaluation.confidence,
+        "pass_at": list(config.evaluation.pass_at),
+        "category": config.evaluation.category,
     }
     parts = {"weights": weights, "tasks": tasks, "environment": environment}
     return _key("evaluation", playing=playing, **parts, temperature=temperature, samples=samples, seed=seed)

@@ -12,6 +12,7 @@ from typing import Any
 
 from schemas import config_text, keys, seeds
 from schemas.config import Run
+from schemas.data import Task
 from schemas.errors import RequestError
 from schemas.manifest import RunManifest
 from storage.objects import ObjectStore
@@ -99,12 +100,25 @@ def from_record(store: ObjectStore, record: RunManifest) -> Request:
 def build(config: Run, folder: Path, store: ObjectStore, run: str | None) -> Request:
     """Check data and environment; nothing is written yet."""
     files = {setting: read_source(where, folder) for setting, where in task_files(config).items()}
-    check_leaks({f"{setting} ({f.where})": read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()})
+    sets = {setting: read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()}
+    check_leaks({f"{setting} ({files[setting].where})": tasks for setting, tasks in sets.items()})
+    _check_category(config.evaluation.category, sets, files)
     for stage in config.warm_up:
         file = files[f"warm_up.{stage.name}"] = read_source(stage.data, folder)
         read_demonstrations(file.data, file.suffix, file.where)
     digest = environment_sha256(config, folder)
     return Request(config, check_run_name(run or config.name), folder, store, files, digest)
+
+
+def _check_category(field: str, sets: dict[str, list[Task]], files: dict[str, DataFile]) -> None:
+    """Every task that figures are reported of has the field that tells categories apart; RequestError otherwise."""
+    for setting, tasks in sets.items():
+        missing = [t.id for t in tasks if field not in t.extra] if field and setting.startswith("evaluation.") else []
+        if missing:
+            raise RequestError(
+                f"evaluation.category = `{field}`: the task `{missing[0]}` of {setting} ({files[setting].where}) has no "
+                f"such field: add it, or leave the setting out"
+            )
 
 
 def task_files(config: Run) -> dict[str, str]:

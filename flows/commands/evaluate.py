@@ -1,4 +1,4 @@
-"""`headrace eval RUN[@STEP]`: a checkpoint's success on the held-out tasks, at every temperature of its run."""
+"""`headrace eval RUN[@STEP]`: a checkpoint's success on the held-out tasks, at every temperature, and on every suite."""
 
 import argparse
 
@@ -7,24 +7,24 @@ from schemas.evaluation import EvaluationReport
 from storage.open import open_store
 from tasks.checkpoints import find
 from tasks.request import root_url
-from tasks.survey import evaluation
+from tasks.survey import figures
 
 
 def main(args: argparse.Namespace) -> None:
     checkpoint = find(open_store(root_url(args.root)), args.checkpoint)
-    settings = checkpoint.request.config.evaluation
-    wanted = [
-        evaluation(
-            checkpoint.request, "candidate", "evaluation.tasks", checkpoint.ref, checkpoint.weights, t, settings.samples
-        )
-        for t in settings.temperatures
-    ]
-    for report in beside.evaluate(checkpoint, wanted):
-        print(_line(report))
+    for report in beside.evaluate(
+        checkpoint, figures(checkpoint.request, "candidate", checkpoint.ref, checkpoint.weights)
+    ):
+        print("\n".join(_lines(report)))
 
 
-def _line(report: EvaluationReport) -> str:
+def _lines(report: EvaluationReport) -> list[str]:
+    """The figure, then pass@k and categories where they were asked for."""
     interval = f"[{report.low:.1%}, {report.high:.1%}]"
-    return (
-        f"{report.checkpoint} T={report.temperature:g}: success {report.success:.1%} {interval} on {report.n} episodes"
-    )
+    head = f"{report.checkpoint} on {report.setting} T={report.temperature:g}: success {report.success:.1%} {interval}"
+    passes = [f"  pass@{k} {value:.1%}" for k, value in report.pass_at.items() if k > 1]
+    kinds = [
+        f"  {name}: {c.success:.1%} [{c.low:.1%}, {c.high:.1%}] on {c.n} episodes"
+        for name, c in report.categories.items()
+    ]
+    return [f"{head} on {report.n} episodes", *passes, *kinds]

@@ -1,5 +1,6 @@
 """Evaluations on a memory store: the report names what was played, and is written once."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,27 @@ def first_only(stream, seed, version):
 """
 
 
-def evaluation(folder: Path, script: str, store: MemoryStore | None = None, **options: Any) -> tuple[MemoryStore, Any]:
+def evaluation(
+    folder: Path,
+    script: str,
+    store: MemoryStore | None = None,
+    kinds: dict[str, str] | None = None,
+    pass_at: tuple[int, ...] = (1,),
+    **options: Any,
+) -> tuple[MemoryStore, Any]:
+    """`kinds`: the category of each task, `hard` where it is not named; none: tasks have no categories."""
     store = store or MemoryStore()
+    tasks = [replace(t, extra={"kind": kinds.get(t.id, "hard")}) for t in TASKS] if kinds else TASKS
+    settings = {"pass_at": pass_at, "samples": 3, "category": "kind" if kinds else ""}
     (folder / "scripts.py").write_text(SCRIPTS)
-    key, digest = put_tasks(store)
+    key, digest = put_tasks(store, tasks)
     store.put("weights/weights", b"w")
     spec = EvaluationSpec(
         run="test",
         name="candidate",
         checkpoint="test@4",
         weights=WeightsRef(prefix="weights", sha256="a" * 64),
-        config=config(rollout={"script": f"scripts:{script}"}).model_dump(mode="json"),
+        config=config(rollout={"script": f"scripts:{script}"}, evaluation=settings).model_dump(mode="json"),
         folder=str(folder),
         tasks=key,
         tasks_sha256=digest,
@@ -43,6 +54,7 @@ def evaluation(folder: Path, script: str, store: MemoryStore | None = None, **op
         samples=3,
         seed=5,
         confidence=0.9,
+        setting="evaluation.tasks",
         output=OUTPUT,
     )
     events: list[dict[str, Any]] = []
@@ -83,6 +95,17 @@ async def test_the_same_seed_gives_the_same_figures_and_a_report_is_never_replac
     _, again = evaluation(tmp_path, "first_only", store)
     assert await again.run() == first
     assert len(sealed(store, OUTPUT)) == 15
+
+
+async def test_the_report_tells_pass_at_k_and_categories(tmp_path: Path) -> None:
+    store, made = evaluation(tmp_path, "first_only", kinds={"t0": "easy"}, pass_at=(1, 3))
+    report = await made.run()
+    assert report.pass_at == pytest.approx({1: 0.2, 3: 0.2})
+    easy, hard = report.categories["easy"], report.categories["hard"]
+    assert (easy.n, easy.success, hard.n, hard.success, hard.low) == (3, 1.0, 12, 0.0, 0.0)
+    assert (easy.low, easy.high) == wilson(3, 3, 0.9)
+    lengths = [len(r.tokens) for r in sealed(store, OUTPUT)]
+    assert report.tokens == pytest.approx(sum(lengths) / 15)
 
 
 async def test_a_stop_leaves_no_report(tmp_path: Path) -> None:

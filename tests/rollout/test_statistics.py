@@ -1,11 +1,13 @@
 """Intervals against independent computations."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout.statistics import paired_bootstrap, wilson
+from rollout.statistics import paired_bootstrap, pass_at, wilson
 
 
 def test_wilson_against_published_figures() -> None:
@@ -21,6 +23,23 @@ def test_wilson_holds_the_rate(wins: int, n: int, confidence: float) -> None:
     low, high = wilson(min(wins, n), n, confidence)
     assert 0 <= low <= min(wins, n) / n + 1e-12
     assert min(wins, n) / n - 1e-12 <= high <= 1
+
+
+def test_wilson_ends_where_nothing_or_all_was_won() -> None:
+    assert (wilson(0, 20)[0], wilson(20, 20)[1]) == (0.0, 1.0)
+
+
+@given(st.integers(1, 8), st.data())
+def test_pass_at_k_is_the_share_of_subsets_with_a_success(n: int, data: st.DataObject) -> None:
+    wins, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
+    outcomes = [True] * wins + [False] * (n - wins)
+    subsets = list(itertools.combinations(outcomes, k))
+    assert pass_at(n, wins, k) == pytest.approx(sum(any(s) for s in subsets) / len(subsets))
+
+
+def test_pass_at_more_than_was_played_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass@3 can't be told from 2 samples"):
+        pass_at(2, 1, 3)
 
 
 def test_nothing_is_known_of_nothing() -> None:

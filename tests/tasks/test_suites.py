@@ -29,6 +29,13 @@ def test_a_suite_is_kept_in_the_store_and_named_in_the_run(project: Path, root: 
     assert again.data["evaluation.suites.hard"].sha256 == request.data["evaluation.suites.hard"].sha256
 
 
+def test_a_task_without_its_category_is_named(project: Path, root: str) -> None:
+    with pytest.raises(
+        RequestError, match=r"`kind`: the task `heldout-0` of evaluation.tasks \(.*\) has no such field"
+    ):
+        load(str(project / "small.toml"), ["evaluation.category=kind"], root=root)
+
+
 def test_weights_are_measured_on_the_held_out_tasks_and_on_every_suite(project: Path, root: str) -> None:
     write(project, "hard.jsonl", ["h1", "h2"])
     request = load(str(project / "small.toml"), [SUITE, "evaluation.temperatures=[1.0, 0.0]"], root=root)
