@@ -48,11 +48,14 @@ def parser() -> argparse.ArgumentParser:
     _json(keep)
     for name, help_text in (
         ("serve", "fire runs on a schedule from this process"),
-        ("deploy", "create a scheduled deployment on a work pool"),
+        ("deploy", "create a deployment on a work pool"),
     ):
         command = _command(commands, name, help_text)
         _config(command)
-        command.add_argument("--cron", required=True, metavar="LINE", help="when to fire, such as '0 3 * * *'")
+        command.add_argument(
+            "--cron", default="", metavar="LINE", help="when to fire, such as '0 3 * * *' (default: only when asked to)"
+        )
+        command.add_argument("--timezone", default="", metavar="ZONE", help="of the cron line (default: UTC)")
         if name == "deploy":
             command.add_argument("--work-pool", default="headrace", metavar="NAME")
     return top

@@ -1,5 +1,6 @@
 """The order of a run's stages. Each is done if the store does not have it; a stop drains what runs."""
 
+from flows import flow_runs
 from schemas.errors import RunStopped
 from tasks import registry, reinforce, session, stages, wanted
 from tasks.session import Session
@@ -8,6 +9,7 @@ from tasks.session import Session
 def drive(run: str) -> str:
     """Drive an open run to its end inside a flow. Raises the first cause that stopped it."""
     here = session.current(run)
+    here.note_flow_run(flow_runs.own_id())
     try:
         _warm_up(here)
         _reinforce(here)

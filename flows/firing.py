@@ -1,52 +1,85 @@
 """One firing of a schedule: a run of its own, named after the scheduled time, starting from the champion.
 
-The schedule's lease in the store lets one firing work at a time; another one ends at once and says so.
+The schedule's lease in the store lets one firing work at a time; another one ends at once and says so. A firing first
+finishes what dead firings have left.
 """
 
+import itertools
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from prefect import runtime
-from prefect.states import Cancelled
+from prefect.states import Cancelled, Failed
 
-from flows import driver, lines
+from flows import driver, flow_runs, lines, takeover
 from schemas import keys
+from schemas.config import Run
 from schemas.config_text import check
+from schemas.errors import HeadraceError, RunStopped
 from storage.objects import ObjectStore
 from storage.open import open_store
 from tasks import record, session, worker_pool
 from tasks.initial import check_initial, read_champion
 from tasks.lease import LeaseTaken, hold
-from tasks.request import from_plain
+from tasks.request import build, home, root_url
+
+WHERE = "the deployment's configuration"
 
 
-def fire(config: dict[str, Any], folder: str, root: str, run: str, schedule: str) -> Any:
-    """Open the firing's run and drive it. A Cancelled state where another firing, or another driver, is at work."""
-    store = open_store(root)
-    name = run or f"{schedule or config['name']}-{_scheduled_time()}"
+def fire(config: Any, folder: str, root: str, run: str, schedule: str) -> Any:
+    """Open the firing's run and drive it; returns `finished`, or a state of Prefect's.
+
+    Cancelled where another firing, or another driver, is at work; Failed, with the sentence, for every cause that
+    stopped the run or refused it.
+    """
+    try:
+        return _fire(check(config, WHERE), home(folder), root, run, schedule)
+    except HeadraceError as error:
+        return Failed(message=str(error))
+
+
+def _fire(config: Run, folder: Path, root: str, run: str, schedule: str) -> Any:
+    store = open_store(root_url(root, config, folder))
+    name = run or _name(store, schedule or config.name)
     with ExitStack() as stack:
         try:
             if schedule:
-                stack.enter_context(hold(store, keys.schedule_lease(schedule), f"the schedule {schedule}", run=name))
-            request = from_plain(_config(store, config, name), folder, root, name)
+                key = keys.schedule_lease(schedule)
+                stack.enter_context(hold(store, key, f"the schedule {schedule}", run=name, on_lost=_lost))
+                takeover.finish_dead(store, schedule, name)
+            request = build(_config(store, config, name), folder, store, name)
             check_initial(request)
             worker_pool.check(request.config.rollout)
             manifest = record.prepare(request, schedule=schedule)
+            stack.enter_context(takeover.kept_open(store, name))
             stack.enter_context(session.opened(request, manifest, lines.Lines()))
         except LeaseTaken as error:
             return Cancelled(message=f"this firing ({name}) was refused: {error}")
         return driver.drive(name)
 
 
-def _config(store: ObjectStore, config: dict[str, Any], name: str) -> dict[str, Any]:
+def _config(store: ObjectStore, config: Run, name: str) -> Run:
     """What a firing runs: from the champion if there is one. Fired again, it keeps what it started with."""
     standing = record.read_run(store, name)
     if standing is not None:
-        return standing.config
-    if read_champion(store, check(config, "the deployment's configuration")) is None:
+        return check(standing.config, keys.run_manifest(name))
+    if read_champion(store, config) is None:
         return config
-    return {**config, "model": {**config["model"], "path": "champion"}}
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": "champion"})})
 
 
-def _scheduled_time() -> str:
-    return runtime.flow_run.scheduled_start_time.strftime("%Y%m%dT%H%M%S")
+def _name(store: ObjectStore, schedule: str) -> str:
+    """The run's name, from the scheduled time. The same flow run, tried again, has the same run; no other one has."""
+    time = runtime.flow_run.scheduled_start_time.strftime("%Y%m%dT%H%M%S")
+    for number in itertools.count(1):
+        name = f"{schedule}-{time}" + (f"-{number}" if number > 1 else "")
+        standing = record.read_run(store, name)
+        if standing is None or flow_runs.own_id() in standing.flow_runs:
+            return name
+    raise AssertionError
+
+
+def _lost() -> None:
+    """The process stood still for longer than the lease: another firing believes it dead."""
+    session.fail_all(RunStopped("another firing of the schedule has taken over: this one stops"))

@@ -6,6 +6,7 @@ DEFAULTS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_CLOUD_ENABLE_ORCHESTRATION_TELEMETRY": "false",
     "DO_NOT_TRACK": "1",
+    "PREFECT_DEPLOYMENTS_CLEAR_SCHEDULES_ON_EMPTY": "true",  # deployed again without a cron line, it has none
 }
 QUIET = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",

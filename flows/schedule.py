@@ -1,10 +1,13 @@
 """Schedules: a deployment of the flow whose every firing is a run of its own, starting from the champion.
 
-Overlap is refused twice: by Prefect's concurrency limit where its server can, and by the lease in the store always.
+Without a cron line a deployment fires only by hand or by the API. Overlap is refused twice: by Prefect's concurrency
+limit where its server can, and by the lease in the store always.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from flows import prefect_environment
 from flows.local_server import check_reachable
@@ -14,11 +17,19 @@ from tasks.initial import check_initial
 from tasks.request import Request, keep_data, load
 
 
-def serve(config: str, overrides: Sequence[str], root: str | None, cron: str) -> None:
+@dataclass(frozen=True)
+class When:
+    """When to fire. `cron` empty: only when asked. `timezone` empty: UTC."""
+
+    cron: str = ""
+    timezone: str = ""
+
+
+def serve(config: str, overrides: Sequence[str], root: str | None, when: When) -> None:
     """Serve the deployment from this process until it is stopped."""
     request = _checked(config, overrides, root)
     prefect_environment.prepare(quiet=False)
-    deployment = _deployment(request, cron)
+    deployment = _deployment(request, when)
     _need_server("serve")
     keep_data(request)
     import prefect
@@ -26,11 +37,11 @@ def serve(config: str, overrides: Sequence[str], root: str | None, cron: str) ->
     prefect.serve(deployment, limit=2)
 
 
-def deploy(config: str, overrides: Sequence[str], root: str | None, cron: str, work_pool: str) -> str:
+def deploy(config: str, overrides: Sequence[str], root: str | None, when: When, work_pool: str) -> str:
     """Create the deployment on a work pool, and that of its rollout workers if it wants one; returns its full name."""
     request = _checked(config, overrides, root)
     prefect_environment.prepare(quiet=False)
-    deployment = _deployment(request, cron, work_pool)
+    deployment = _deployment(request, when, work_pool)
     _need_server("deploy")
     keep_data(request)
     from prefect.deployments.runner import DeploymentApplyError
@@ -63,16 +74,15 @@ def _checked(config: str, overrides: Sequence[str], root: str | None) -> Request
     return request
 
 
-def _deployment(request: Request, cron: str, work_pool: str | None = None) -> Any:
+def _deployment(request: Request, when: When, work_pool: str | None = None) -> Any:
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.deployments.runner import EntrypointType
 
     from flows.post_training import post_training
 
-    _check_cron(cron)
     return post_training.to_deployment(
         name=request.run,
-        cron=cron,
+        schedules=_schedules(when),
         parameters=parameters(request),
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         entrypoint_type=EntrypointType.MODULE_PATH,
@@ -90,15 +100,30 @@ def _workers(request: Request, work_pool: str) -> list[Any]:
     return [rollout_worker.deployment(work_pool, rollout.deployment)] if wanted else []
 
 
-def _check_cron(cron: str) -> None:
+def _schedules(when: When) -> list[Any]:
+    """Prefect's schedules; RequestError where the cron line or the time zone is none."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import CronSchedule
 
+    if when.timezone and not when.cron:
+        raise RequestError("--timezone says in which zone --cron is read: give --cron too, or leave both out")
+    _check_timezone(when.timezone)
+    if not when.cron:
+        return []
     try:
-        CronSchedule(cron=cron)
+        schedule = CronSchedule(cron=when.cron, timezone=when.timezone or "UTC")
     except ValueError as error:
         raise RequestError(
-            f"--cron `{cron}` is not a cron line (such as '0 3 * * *' for every night at three)"
+            f"--cron `{when.cron}` is not a cron line (such as '0 3 * * *' for every night at three)"
         ) from error
+    return [DeploymentScheduleCreate(schedule=schedule)]
+
+
+def _check_timezone(name: str) -> None:
+    try:
+        ZoneInfo(name or "UTC")
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise RequestError(f"--timezone `{name}` is no time zone (such as Europe/Berlin or UTC)") from error
 
 
 def _need_server(command: str) -> None:

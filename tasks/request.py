@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from schemas import config_text, keys, seeds
 from schemas.config import Run
@@ -84,9 +83,9 @@ def load(path: str, overrides: Sequence[str] = (), *, root: str | None = None, r
     return build(config, folder, open_store(root_url(root, config, folder)), run)
 
 
-def from_plain(config: dict[str, Any], folder: str, root: str, run: str) -> Request:
-    """The checked request of a resolved configuration, as a deployment's parameters hold it."""
-    return build(config_text.check(config, "the deployment's configuration"), Path(folder), open_store(root), run)
+def home(folder: str) -> Path:
+    """Where a deployment's relative paths begin: as given, else HEADRACE_FOLDER, else the working folder."""
+    return Path(folder or os.environ.get("HEADRACE_FOLDER", "")).absolute()
 
 
 def from_record(store: ObjectStore, record: RunManifest) -> Request:

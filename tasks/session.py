@@ -68,6 +68,12 @@ class Session:
         if (stages, opened) != (self.record.stages, self.record.rl_keys):
             self.record = record.change(self.store, self.request.run, stages=stages, rl_keys=opened)
 
+    def note_flow_run(self, flow_run: str) -> None:
+        """Write into run.json which flow run of Prefect's drives the run."""
+        if flow_run not in self.record.flow_runs:
+            found = (*self.record.flow_runs, flow_run)
+            self.record = record.change(self.store, self.request.run, flow_runs=found)
+
 
 _sessions: dict[str, Session] = {}
 
@@ -80,6 +86,12 @@ def current(run: str) -> Session:
 def is_open(run: str) -> bool:
     """Whether this process drives the run."""
     return run in _sessions
+
+
+def fail_all(error: HeadraceError) -> None:
+    """Stop every run that this process drives for a cause."""
+    for session in list(_sessions.values()):
+        session.fail(error)
 
 
 @contextmanager

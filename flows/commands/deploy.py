@@ -1,4 +1,4 @@
-"""`headrace deploy`: create a scheduled deployment on a work pool, for workers of Prefect's to carry out."""
+"""`headrace deploy`: create a deployment on a work pool, for workers of Prefect's to carry out."""
 
 import argparse
 
@@ -6,5 +6,8 @@ from flows import schedule
 
 
 def main(args: argparse.Namespace) -> None:
-    name = schedule.deploy(args.config, args.overrides, args.root, args.cron, args.work_pool)
-    print(f"deployed {name}: start a worker with `prefect worker start --pool {args.work_pool}`")
+    when = schedule.When(args.cron, args.timezone)
+    name = schedule.deploy(args.config, args.overrides, args.root, when, args.work_pool)
+    fires = f"fires at `{args.cron}` ({args.timezone or 'UTC'})" if args.cron else "fires when asked to"
+    print(f"deployed {name}: it {fires}; start a worker with `prefect worker start --pool {args.work_pool}`,")
+    print(f"or fire it by hand with `prefect deployment run {name}`")

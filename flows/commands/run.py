@@ -54,7 +54,7 @@ def _drive(request: Request, manifest: record.RunManifest) -> None:
         from flows.post_training import post_training
 
         stack.enter_context(local_server.prefect_server())
-        post_training(here.record.config, str(request.folder), request.store.url, request.run)
+        post_training(request.config, str(request.folder), request.store.url, request.run)
 
 
 def _sink(run: str, stack: ExitStack) -> session.Sink:

@@ -6,4 +6,4 @@ from flows import schedule
 
 
 def main(args: argparse.Namespace) -> None:
-    schedule.serve(args.config, args.overrides, args.root, args.cron)
+    schedule.serve(args.config, args.overrides, args.root, schedule.When(args.cron, args.timezone))

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from support import real_run
 from support.fake_gcs import FakeGcs
-from support.prefect_site import PREFECT, Machine, Site, server
+from support.prefect_site import PREFECT, Machine, Site
 from support.real_run import alive, until
 from support.recount import count_stage, read_ledger, read_rows
 
@@ -97,12 +97,6 @@ class World:
         started = time.monotonic()
         until(lambda: bool(done()), what, seconds)
         self.timings[what] = round(time.monotonic() - started, 1)
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with server(tmp_path_factory.mktemp("server")) as found:
-        yield found
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from schemas import keys
 from schemas.evaluation import EvaluationReport, EvaluationSpec
@@ -82,6 +83,16 @@ def write_ledger(store: ObjectStore, spec: RLSpec, base: str, steps: int) -> tup
     return max(index, steps), head
 
 
+def pause() -> None:
+    """As long as a step takes: FAKE_STEP_SECONDS, or what the file FAKE_PACE says by now."""
+    began, pace = time.monotonic(), os.environ.get("FAKE_PACE")
+    while not stop_requested():
+        seconds = float(Path(pace).read_text() if pace else os.environ.get("FAKE_STEP_SECONDS", "0"))
+        if time.monotonic() - began >= seconds:
+            return
+        time.sleep(0.05)
+
+
 def learner(args: argparse.Namespace) -> int | None:
     store = open_store(args.root)
     spec = RLSpec.from_bytes(store.get(keys.spec(args.base)).data, "spec")
@@ -99,7 +110,7 @@ def learner(args: argparse.Namespace) -> int | None:
             "step", step=step, steps=steps, version=step, reward=0.5, success=0.5, staleness_mean=1.0, staleness_max=2,
             trainer_idle_ratio=0.25, tokens_per_second=100.0,
         )  # fmt: skip
-        time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", "0")))
+        pause()
         if stop_requested():
             emit("stopped", step=step)
             return 0
