@@ -1,7 +1,8 @@
 """Schedules: a deployment of the flow whose every firing is a run of its own, starting from the champion.
 
-Without a cron line a deployment fires only by hand or by the API. Overlap is refused twice: by Prefect's concurrency
-limit where its server can, and by the lease in the store always.
+Without a cron line a deployment fires only by hand or by the API. Overlap is refused by the lease in the store. The
+deployments have no concurrency limit of Prefect's: its place stays taken when a worker ends under a firing, and would
+then refuse every later one.
 """
 
 from collections.abc import Sequence
@@ -75,7 +76,6 @@ def _checked(config: str, overrides: Sequence[str], root: str | None) -> Request
 
 
 def _deployment(request: Request, when: When, work_pool: str | None = None) -> Any:
-    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
     from prefect.deployments.runner import EntrypointType
 
     from flows.post_training import post_training
@@ -84,7 +84,6 @@ def _deployment(request: Request, when: When, work_pool: str | None = None) -> A
         name=request.run,
         schedules=_schedules(when),
         parameters=parameters(request),
-        concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=work_pool,
         job_variables=prefect_environment.JOB_VARIABLES if work_pool else None,

@@ -66,7 +66,7 @@ def run_child(
     *,
     stop: Callable[[], bool],
     silence: float,
-    grace: float = 20.0,
+    grace: float = 10.0,
     poll: float = 0.1,
 ) -> Outcome:
     """Run a child to its end, handing its events to `on_event` in this thread.

@@ -28,7 +28,7 @@ def keep_running(
     *,
     stop: Callable[[], bool],
     silence: float,
-    grace: float = 20.0,
+    grace: float = 10.0,
     restarts: Restarts = Restarts(),
 ) -> Outcome:
     """Run a child until it ends well or we stop it. RunStopped (or RequestError) with the cause once it can't go on."""

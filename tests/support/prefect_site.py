@@ -40,10 +40,12 @@ class Machine:
         return kept | QUIET | {"HOME": str(self.folder), "PYTHONPATH": str(TREE)} | self.shared
 
     def start(self, name: str, *argv: str) -> "subprocess.Popen[bytes]":
-        """Start a command here; what it says goes to a file of that name."""
+        """Start a command here, as if at a terminal of its own; what it says goes to a file of that name."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{name}.log").open("wb") as out:
-            process = subprocess.Popen(argv, stdout=out, stderr=out, cwd=self.folder, env=self.environment)
+            process = subprocess.Popen(
+                argv, stdout=out, stderr=out, cwd=self.folder, env=self.environment, process_group=0
+            )
         self.running.append(process)
         return process
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
 
 from schemas.manifest import RunManifest
@@ -17,7 +16,7 @@ from storage.objects import ObjectStore
 from storage.open import open_store
 from support.prefect_site import PREFECT, TREE, Machine, Site
 from support.projects import FAKES
-from support.real_run import COMMAND, alive, until
+from support.real_run import COMMAND, alive, lay_out, until
 from tasks.record import read_run
 from tasks.status import runs
 
@@ -64,12 +63,6 @@ class Scheduled:
         """Start a worker of the pool."""
         return self.host.start(log, PREFECT, "worker", "start", "--pool", self.name, "--name", log)
 
-    def unlimited(self) -> None:
-        """Take Prefect's own limit on concurrent flow runs away."""
-        with self.site.client() as client:
-            found = client.read_deployment_by_name(self.deployment)
-            client.update_deployment(found.id, DeploymentUpdate(concurrency_limit=None))
-
     def fire(self, **parameters: Any) -> FlowRun:
         """A firing by the API."""
         return self.site.ask(self.deployment, f"by hand {time.time():.0f}", **parameters)
@@ -94,18 +87,24 @@ class Scheduled:
         self.seen += [p for p in found if p not in self.seen]
         return [p for p in found if not modules or set(modules) & set(command(p))]
 
-    def flow_process(self) -> psutil.Process:
-        """The process of the flow run that drives a learner."""
+    def flow_and_below(self) -> list[psutil.Process]:
+        """The process of the flow run that drives a learner, and all below it."""
         (learner,) = self.family("learner", "trainer.learner_process")
-        parent = learner.parent()
-        assert parent is not None
-        return parent
+        driver = learner.parent()
+        assert driver is not None
+        return [driver, *driver.children(recursive=True)]
 
     def at_work(self) -> bool:
-        """Whether a learner and a rollout worker are at work."""
-        return all(
-            self.family(*names) for names in (("learner", "trainer.learner_process"), ("worker", "rollout.worker"))
-        )
+        """Whether a learner and two rollout workers are at work."""
+        learner, workers = self.family("learner", "trainer.learner_process"), self.family("worker", "rollout.worker")
+        return len(learner) == 1 and len(workers) == 2
+
+    def firing(self) -> tuple[FlowRun, list[psutil.Process]]:
+        """A firing by the API once it is at work: the process of its flow run first, then those below it."""
+        self.pace(600)
+        flow = self.fire()
+        self.timed("the firing is at work", self.at_work)
+        return flow, self.flow_and_below()
 
     def gone(self, processes: list[psutil.Process]) -> bool:
         return not alive(processes)
@@ -142,3 +141,10 @@ def stand_ins(site: Site, folder: Path, name: str) -> Scheduled:
     made = Scheduled(site, Machine(folder, shared), name)
     made.pace(0.0)
     return made
+
+
+def real(site: Site, folder: Path, name: str) -> Scheduled:
+    """A schedule whose stages learn: the model of a few thousand parameters, its project laid out in the folder."""
+    lay_out(folder, site.api)
+    cache = str(folder / "cache")
+    return Scheduled(site, Machine(folder, {"PREFECT_API_URL": site.api, "XDG_CACHE_HOME": cache}), name)
