@@ -57,7 +57,15 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--timezone", default="", metavar="ZONE", help="of the cron line (default: UTC)")
         if name == "deploy":
-            command.add_argument("--work-pool", default="headrace", metavar="NAME")
+            command.add_argument("--work-pool", default="headrace", metavar="NAME", help="default: headrace")
+            command.add_argument(
+                "--job-variable",
+                dest="variables",
+                action="append",
+                default=[],
+                metavar="KEY=VALUE",
+                help="of the pool's jobs, such as image=… or env.NAME=…",
+            )
     return top
 
 

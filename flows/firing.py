@@ -17,6 +17,7 @@ from schemas import keys
 from schemas.config import Run
 from schemas.config_text import check
 from schemas.errors import HeadraceError, RunStopped
+from schemas.manifest import RunManifest
 from storage.objects import ObjectStore
 from storage.open import open_store
 from tasks import record, session, worker_pool
@@ -70,14 +71,14 @@ def _config(store: ObjectStore, config: Run, name: str) -> Run:
 
 
 def _name(store: ObjectStore, schedule: str) -> str:
-    """The run's name, from the scheduled time. The same flow run, tried again, has the same run; no other one has."""
+    """The run's name, from the scheduled time. A flow run that is tried again has the run that it opened."""
     time = runtime.flow_run.scheduled_start_time.strftime("%Y%m%dT%H%M%S")
-    for number in itertools.count(1):
-        name = f"{schedule}-{time}" + (f"-{number}" if number > 1 else "")
-        standing = record.read_run(store, name)
-        if standing is None or flow_runs.own_id() in standing.flow_runs:
-            return name
-    raise AssertionError
+    names = (f"{schedule}-{time}" + (f"-{number}" if number > 1 else "") for number in itertools.count(1))
+    return next(name for name in names if _is_ours(record.read_run(store, name)))
+
+
+def _is_ours(standing: RunManifest | None) -> bool:
+    return standing is None or standing.flow_runs[:1] == (flow_runs.own_id(),)
 
 
 def _lost() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from flows import prefect_environment
+from flows import prefect_environment, work_pools
 from flows.local_server import check_reachable
 from schemas.errors import RequestError
 from tasks.environment import check_environment
@@ -38,23 +38,23 @@ def serve(config: str, overrides: Sequence[str], root: str | None, when: When) -
     prefect.serve(deployment, limit=2)
 
 
-def deploy(config: str, overrides: Sequence[str], root: str | None, when: When, work_pool: str) -> str:
-    """Create the deployment on a work pool, and that of its rollout workers if it wants one; returns its full name."""
+def deploy(
+    config: str, overrides: Sequence[str], root: str | None, when: When, work_pool: str, variables: Sequence[str] = ()
+) -> str:
+    """Create the deployment on a work pool, and that of its rollout workers if it wants one; returns its full name.
+
+    `variables` are job variables of the pool, as `KEY=VALUE`; both deployments get them.
+    """
     request = _checked(config, overrides, root)
     prefect_environment.prepare(quiet=False)
-    deployment = _deployment(request, when, work_pool)
+    deployments = [_deployment(request, when, work_pool), *_workers(request, work_pool)]
+    found = work_pools.job_variables(variables)
     _need_server("deploy")
+    work_pools.check(work_pool, found)
     keep_data(request)
-    from prefect.deployments.runner import DeploymentApplyError
-
-    try:
-        for one in [deployment, *_workers(request, work_pool)]:
-            one.apply()
-    except (DeploymentApplyError, ValueError) as error:
-        raise RequestError(
-            f"the work pool `{work_pool}` can't take the deployment ({error}): create it with "
-            f"`prefect work-pool create {work_pool} --type process`, or give --work-pool"
-        ) from error
+    for deployment in deployments:
+        deployment.job_variables = found
+        deployment.apply()
     return f"post-training/{request.run}"
 
 
@@ -86,7 +86,6 @@ def _deployment(request: Request, when: When, work_pool: str | None = None) -> A
         parameters=parameters(request),
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=work_pool,
-        job_variables=prefect_environment.JOB_VARIABLES if work_pool else None,
     )
 
 

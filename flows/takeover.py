@@ -32,8 +32,7 @@ def finish_dead(store: ObjectStore, schedule: str, own: str) -> None:
 
 def unfinished(store: ObjectStore, schedule: str) -> Iterator[RunManifest]:
     """Runs of the schedule that say they are running, oldest first. Their names begin with the schedule's."""
-    prefix = f"{keys.run(schedule)}-"
-    for rest in folders(store, prefix):
+    for rest in folders(store, f"{keys.run(schedule)}-"):
         manifest = record.read_run(store, f"{schedule}-{rest}")
         if manifest is not None and manifest.schedule == schedule and manifest.state == "running":
             yield manifest

@@ -1,26 +1,28 @@
-"""Schedules: what a deployment holds, which requests are refused, and (slow) two real firings on a real server."""
+"""Schedules: what a deployment holds, which requests are refused, and what a firing makes of what it finds."""
 
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
+from prefect.utilities.schema_tools import ValidationError, validate
 
 from flows.cli import main
+from flows.schedule import When, _deployment, parameters
 from schemas import keys
+from schemas.config import RL, Run
+from schemas.manifest import RunManifest
+from storage.audit_runs import folders
 from storage.open import open_store
+from tasks import record
 from tasks.lease import hold
 from tasks.record import read_run
-from tasks.request import load
+from tasks.request import keep_data, load
+
+TEMPLATE = {
+    "job_configuration": {"command": "{{ command }}", "env": "{{ env }}"},
+    "variables": {"properties": {"env": {"type": "object"}, "command": {"type": "string"}}},
+}
 
 
 def test_the_flow_can_be_pickled_by_value() -> None:
@@ -30,20 +32,46 @@ def test_the_flow_can_be_pickled_by_value() -> None:
 
 
 def test_the_entrypoint_is_a_module(project: Path, root: str) -> None:
-    from flows.schedule import _deployment
-
-    deployment = _deployment(load(str(project / "small.toml"), root=root), "0 3 * * *")
+    deployment = _deployment(load(str(project / "small.toml"), root=root), When("0 3 * * *", "Europe/Berlin"))
     assert deployment.entrypoint == "flows.post_training.post_training"
     assert deployment.parameters["schedule"] == "small" and deployment.parameters["root"] == root
-    assert str(deployment.concurrency_options.collision_strategy).endswith("CANCEL_NEW")
+    assert deployment.concurrency_limit is None, "only the store refuses an overlap"
+    (fires,) = deployment.schedules
+    assert (fires.schedule.cron, fires.schedule.timezone) == ("0 3 * * *", "Europe/Berlin")
+
+
+def test_without_a_cron_line_it_fires_only_when_asked(project: Path, root: str) -> None:
+    assert _deployment(load(str(project / "small.toml"), root=root), When()).schedules == []
+
+
+def test_the_configuration_is_a_form_that_its_own_values_fill(project: Path, root: str) -> None:
+    deployment = _deployment(load(str(project / "small.toml"), root=root), When())
+    form = deployment._parameter_openapi_schema.model_dump_for_openapi()
+    assert form["properties"]["config"]["$ref"] == "#/definitions/Run"
+    assert set(form["definitions"]["Run"]["properties"]) == set(Run.model_fields)
+    assert form["definitions"]["RL"]["properties"]["steps"]["description"] == RL.model_fields["steps"].description
+    assert deployment.enforce_parameter_schema
+    validate(deployment.parameters, form, raise_on_error=True, preprocess=True)
+    deployment.parameters["config"]["rl"]["steps"] = 0
+    with pytest.raises(ValidationError, match=r"config\.rl\.steps"):
+        validate(deployment.parameters, form, raise_on_error=True, preprocess=True)
 
 
 @pytest.mark.parametrize("command", ["serve", "deploy"])
-def test_a_wrong_cron_line_is_refused(
-    command: str, project: Path, root: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cron", "often"], "--cron `often` is not a cron line (such as '0 3 * * *' for every night at three)"),
+        (["--cron", "0 3 * * *", "--timezone", "Mars/Base"], "--timezone `Mars/Base` is no time zone"),
+        (["--timezone", "UTC"], "--timezone says in which zone --cron is read: give --cron too"),
+    ],
+)
+def test_wrong_times_are_refused(
+    command: str, words: list[str], said: str, project: Path, root: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([command, str(project / "small.toml"), "--root", root, "--cron", "often"]) == 2
-    assert "--cron `often` is not a cron line" in capsys.readouterr().err
+    assert main([command, str(project / "small.toml"), "--root", root, *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"headrace: {said}") and error.count("\n") == 1
 
 
 def test_a_server_is_needed(
@@ -69,89 +97,122 @@ def test_a_deployment_needs_its_work_pool(project: Path, root: str, capsys: pyte
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
 
-    argv = ["deploy", str(project / "small.toml"), "--root", root, "--cron", "0 3 * * *", "--work-pool"]
+    argv = ["deploy", str(project / "small.toml"), "--root", root, "--work-pool"]
     assert main([*argv, "missing"]) == 2
-    assert "prefect work-pool create missing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no work pool `missing`: create it with `prefect work-pool create missing --type process`" in said
+    assert said.count("\n") == 1
     with get_client(sync_client=True) as client:
-        client.create_work_pool(WorkPoolCreate(name="here", type="process"))
-        assert main([*argv, "here", "--set", "rollout.infrastructure=deployment"]) == 0
+        client.create_work_pool(WorkPoolCreate(name="here", type="process", base_job_template=TEMPLATE))
+        assert main([*argv, "here", "--job-variable", "image=x"]) == 2
+        assert "jobs of the work pool `here` (process) have no such variable" in capsys.readouterr().err
+        assert main([*argv, "here", "--job-variable", "image"]) == 2
+        assert "is not of the form KEY=VALUE" in capsys.readouterr().err
+        words = ["--set", "rollout.infrastructure=deployment", "--cron", "0 3 * * *"]
+        assert main([*argv, "here", *words, "--job-variable", "env.PLACE=there"]) == 0
+        assert "deployed post-training/small: it fires at `0 3 * * *` (UTC)" in capsys.readouterr().out
         made = client.read_deployment_by_name("post-training/small")
         workers = client.read_deployment_by_name("rollout-worker/headrace")
-    assert workers.work_pool_name == "here" and workers.entrypoint == "flows.rollout_worker.rollout_worker"
-    assert made.work_pool_name == "here" and made.entrypoint == "flows.post_training.post_training"
-    assert made.parameters["config"]["name"] == "small"
+        assert workers.work_pool_name == "here" and workers.entrypoint == "flows.rollout_worker.rollout_worker"
+        assert made.work_pool_name == "here" and made.entrypoint == "flows.post_training.post_training"
+        assert made.parameters["config"]["name"] == "small" and len(made.schedules) == 1
+        assert made.job_variables == {"env": {"PYTHONSAFEPATH": "1", "PLACE": "there"}}
+        assert main([*argv, "here"]) == 0
+        assert client.read_deployment_by_name("post-training/small").schedules == [], "deployed anew without a cron"
     assert load(str(project / "small.toml"), root=root).store.list("data/")
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A real `prefect server` with a home of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    url = f"http://127.0.0.1:{port}/api"
-    argv = [sys.executable, "-m", "prefect", "server", "start", "--no-ui", "--port", str(port)]
-    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
-    monkeypatch.setenv("PREFECT_API_URL", url)
-    until(lambda: ask(f"{url}/health") is not None, 240)
-    yield url
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(30)
+@pytest.mark.usefixtures("prefect_server")
+def test_a_wrong_configuration_fails_its_firing_with_one_sentence(project: Path, root: str) -> None:
+    from flows.post_training import post_training
+
+    given = parameters(load(str(project / "small.toml"), root=root))
+    given["config"]["rl"]["publish_every"] = 9
+    state = post_training(**given, return_state=True)
+    assert state.is_failed()
+    assert str(state.message).startswith("the deployment's configuration: `rl`: publish_every = 9 makes samples older")
+    assert not open_store(root).list("runs/")
 
 
-def until(done: Any, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.5)
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_firing_follows_the_champion_and_names_its_flow_run(project: Path, root: str) -> None:
+    first, second = fire(project, root), fire(project, root)
+    assert first.is_completed() and second.is_completed()
+    old, new = runs_of(root)
+    assert new.parents[0].ref == f"{old.run}@3" and new.schedule == old.schedule == "small"
+    assert [len(m.flow_runs) for m in (old, new)] == [1, 1] and old.flow_runs != new.flow_runs
 
 
-def ask(url: str, body: Any = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return json.loads(answer.read())
-    except OSError:
-        return None
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_firing_is_refused_while_another_holds_the_schedule(project: Path, root: str) -> None:
+    with hold(open_store(root), keys.schedule_lease("small"), "the test"):
+        state = fire(project, root)
+    assert state.is_cancelled() and "the schedule small is being driven by process" in str(state.message)
+    assert not runs_of(root)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("fakes")
-def test_two_firings_follow_each_other_and_an_overlapping_one_is_refused(server: str, project: Path, root: str) -> None:
-    argv = [
-        sys.executable,
-        "-m",
-        "headrace",
-        "serve",
-        str(project / "small.toml"),
-        "--root",
-        root,
-        "--cron",
-        "* * * * *",
-    ]
-    serving = subprocess.Popen(argv, process_group=0)
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_dead_run_is_finished_first_and_one_that_was_stopped_is_left(project: Path, root: str) -> None:
+    dead, stopped = leave(project, root, "small-0", "running"), leave(project, root, "small-1", "stopped")
+    other = leave(project, root, "small-other-2", "running", schedule="small-other")
+    assert fire(project, root).is_completed()
+    found = {m.run: m for m in runs_of(root)}
+    assert (found[dead].state, found[dead].takeovers, len(found[dead].flow_runs)) == ("finished", 1, 1)
+    assert (found[stopped].state, found[stopped].takeovers) == ("stopped", 0)
+    assert (found[other].state, found[other].takeovers) == ("running", 0), "another schedule's"
+    (own,) = set(found) - {dead, stopped, other}
+    assert found[own].parents[0].ref == f"{dead}@3"
+
+
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_run_is_taken_over_three_times_at_most(project: Path, root: str) -> None:
+    dead = leave(project, root, "small-0", "running", takeovers=3)
+    assert fire(project, root).is_completed()
+    given_up = read_run(open_store(root), dead)
+    assert given_up is not None and given_up.state == "failed" and "its driver died" in given_up.reason
+
+
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_dead_run_that_cannot_be_finished_does_not_hold_up_the_schedule(
+    project: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = leave(project, root, "small-0", "running")
     store = open_store(root)
-
-    def finished() -> list[str]:
-        names = sorted({k.split("/")[1] for k in store.list("runs/")})
-        return [n for n in names if (found := read_run(store, n)) and found.state == "finished"]
-
-    try:
-        until(lambda: len(finished()) >= 2, 400)
-        first, second = finished()[:2]
-        record = read_run(store, second)
-        assert first.startswith("small-2") and record is not None and record.schedule == "small"
-        assert [(p.kind, p.ref) for p in record.parents] == [("champion", f"{first}@3")]
-        until(lambda: not any(read_run(store, n).state == "running" for n in finished()), 60)
-        with hold(store, keys.schedule_lease("small"), "the test"):
-            until(lambda: refused(server), 200)
-    finally:
-        os.killpg(serving.pid, signal.SIGTERM)
-        serving.wait(60)
+    for key in store.list("data/"):
+        store.delete(key)
+    assert fire(project, root).is_completed()
+    assert len([m for m in runs_of(root) if m.state == "finished"]) == 1
+    left = read_run(store, dead)
+    assert left is not None and left.takeovers == 1
 
 
-def refused(server: str) -> bool:
-    runs = ask(f"{server}/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC"}) or []
-    return any("was refused: the schedule small" in str(r["state"]["message"]) for r in runs if r.get("state"))
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_run_that_somebody_drives_is_not_dead(project: Path, root: str) -> None:
+    alive = leave(project, root, "small-0", "running")
+    with hold(open_store(root), keys.run_lease(alive), "the test"):
+        assert fire(project, root).is_completed()
+    left = read_run(open_store(root), alive)
+    assert left is not None and (left.state, left.takeovers) == ("running", 0)
+
+
+def fire(project: Path, root: str) -> Any:
+    """A firing in this process; its final state."""
+    from flows.post_training import post_training
+
+    return post_training(**parameters(load(str(project / "small.toml"), root=root)), return_state=True)
+
+
+def leave(project: Path, root: str, run: str, state: str, *, schedule: str = "small", takeovers: int = 0) -> str:
+    """A run of a schedule whose driver is gone."""
+    request = load(str(project / "small.toml"), root=root, run=run)
+    keep_data(request)
+    update = {"state": state, "takeovers": takeovers}
+    record.save(request.store, record.prepare(request, schedule=schedule).model_copy(update=update))
+    return run
+
+
+def runs_of(root: str) -> list[RunManifest]:
+    """The runs in the store, oldest first."""
+    store = open_store(root)
+    found = [read_run(store, name) for name in folders(store, "runs/")]
+    return sorted((m for m in found if m is not None), key=lambda m: m.created)
