@@ -238,9 +238,9 @@ class Evaluation(Section):
     suites: tuple[Suite, ...] = ()
     """Further task sets, played with the start and the end of RL; the gate may name them."""
     pass_at: tuple[Positive, ...] = (1,)
-    """Each k of the pass@k that are reported; at most `samples`. A suite with fewer samples leaves out what is above."""
+    """Each k of the pass@k that are reported; at most `samples`. A suite with fewer samples leaves out the higher."""
     category: str = ""
-    """Field of the tasks by whose values success is told apart; every task of `tasks` and of the suites must have it."""
+    """Field of the tasks by whose values success is told apart; tasks of `tasks` and of suites must have it."""
 
 
 class Promotion(Section):

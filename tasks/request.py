@@ -115,8 +115,8 @@ def _check_category(field: str, sets: dict[str, list[Task]], files: dict[str, Da
         missing = [t.id for t in tasks if field not in t.extra] if field and setting.startswith("evaluation.") else []
         if missing:
             raise RequestError(
-                f"evaluation.category = `{field}`: the task `{missing[0]}` of {setting} ({files[setting].where}) has no "
-                f"such field: add it, or leave the setting out"
+                f"evaluation.category = `{field}`: the task `{missing[0]}` of {setting} ({files[setting].where}) has "
+                f"no such field: add it, or leave the setting out"
             )
 
 

@@ -30,9 +30,7 @@ def test_a_suite_is_kept_in_the_store_and_named_in_the_run(project: Path, root: 
 
 
 def test_a_task_without_its_category_is_named(project: Path, root: str) -> None:
-    with pytest.raises(
-        RequestError, match=r"`kind`: the task `heldout-0` of evaluation.tasks \(.*\) has no such field"
-    ):
+    with pytest.raises(RequestError, match=r"the task `heldout-0` of evaluation.tasks \(.*\) has no such field"):
         load(str(project / "small.toml"), ["evaluation.category=kind"], root=root)
 
 

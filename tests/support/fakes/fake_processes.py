@@ -165,7 +165,8 @@ def evaluate(args: argparse.Namespace) -> None:
         name=spec.name, checkpoint=spec.checkpoint, weights_sha256=spec.weights.sha256, tasks=spec.tasks,
         tasks_sha256=spec.tasks_sha256, temperature=spec.temperature, seed=spec.seed, n=len(tasks), success=success,
         low=max(0.0, success - 0.1), high=min(1.0, success + 0.1), confidence=spec.confidence, reward=success,
-        setting=spec.setting, samples=spec.samples, scores=scores, statuses={}, trajectories=spec.output, code="0", seconds=1.0,
+        setting=spec.setting, samples=spec.samples, scores=scores, statuses={}, trajectories=spec.output, code="0",
+        seconds=1.0,
     )  # fmt: skip
     try:
         store.create(f"{spec.output}/report.json", report.to_bytes())
