@@ -168,9 +168,12 @@ _AUDITS: tuple[tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]], ...
     ("bias", "what was generated against what was trained, with test statistics", "run", (_OUT,)),
     (
         "replay",
-        "train a checkpoint again from the one before it and compare",
+        "train a checkpoint again from the nearest snapshot before it and compare",
         "checkpoint",
-        (("--from-start", {"action": "store_true", "help": "train from version 0"}),),
+        (
+            ("--from-start", {"action": "store_true", "help": "train from version 0"}),
+            ("--weights", {"metavar": "FOLDER", "help": "write its weights there, such as those of an expired one"}),
+        ),
     ),
     ("catalog", "copy the ledger anew into the Parquet files that audits read", "run", ()),
 )

@@ -280,15 +280,15 @@ class Promotion(Section):
 
 
 class Retention(Section):
-    """What `headrace gc` keeps of this configuration's runs. What is promoted, and what a kept checkpoint's audit and
-    replay need, is always kept."""
+    """What `headrace gc` keeps of this configuration's runs. What is promoted or started from, and what audits and replays
+    need, is always kept."""
 
     keep_last: Positive = 2
-    """Newest checkpoints of every RL stage."""
+    """Newest checkpoints of every RL stage. Those of the newest `rl.max_staleness` + 2 policies stay too."""
     keep_every: Count = 0
     """Also the checkpoints whose step is a multiple of this; 0: none."""
     min_age_hours: Annotated[float, Field(ge=0)] = 24.0
-    """Nothing younger is removed."""
+    """Nothing younger is removed. A run that somebody drives is left alone."""
 
 
 class Run(Section):

@@ -56,8 +56,8 @@ def sentence(store: ObjectStore, expired: Expired) -> str:
     name = f"{expired.run}@{expired.step}"
     return (
         f"{name}'s snapshot and weights expired on {time.strftime('%Y-%m-%d', time.gmtime(expired.time))} "
-        f"({expired.rule}); its trajectories, ledger and manifests are kept: `headrace audit replay {name}` retrains "
-        f"it from {f'{expired.run}@{start.step}' if start else 'version 0'}"
+        f"({expired.rule}); its trajectories, ledger and manifests are kept: `headrace audit replay {name} --weights "
+        f"FOLDER` retrains it from {f'{expired.run}@{start.step}' if start else 'version 0'}"
     )
 
 

@@ -98,6 +98,12 @@ class FolderStore:
             with suppress(*_ABSENT):
                 self._path(key).unlink()
 
+    def prune(self, prefix: str) -> None:
+        """Remove empty folders below a prefix under which nobody writes any more, and the prefix's own."""
+        for folder, _, _ in os.walk(self._path(prefix), topdown=False):
+            with suppress(OSError):  # not empty
+                os.rmdir(folder)
+
     def _refuse_stale(self, key: str, number: int) -> None:
         """A caller that slept through many writes may link a number that was removed as old: it has lost.
 

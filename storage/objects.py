@@ -100,6 +100,12 @@ def write_pause(store: ObjectStore) -> float:
     return getattr(store, "write_pause", 0.0)
 
 
+def prune(store: ObjectStore, prefix: str) -> None:
+    """Let a store that has folders drop the empty ones below a prefix under which nobody writes any more."""
+    if (drop := getattr(store, "prune", None)) is not None:
+        drop(prefix)
+
+
 _PART = re.compile(r"[A-Za-z0-9_=@+-][A-Za-z0-9._=@+-]*")
 _KEY = re.compile(f"{_PART.pattern}(?:/{_PART.pattern})*")
 

@@ -15,8 +15,9 @@ from schemas.expired import Expired
 from schemas.manifest import CheckpointManifest
 from storage.expired import read_tombstone
 from storage.many import many
-from storage.objects import GenerationMismatch, ObjectStore
+from storage.objects import GenerationMismatch, ObjectStore, prune
 from tasks.expiry_plan import Item, RunPlan, plan_run
+from tasks.inventory import learner_folder
 from tasks.lease import HeldLease, LeaseTaken, hold, is_alive
 from tasks.references import references
 
@@ -51,10 +52,12 @@ def _carry_out(store: ObjectStore, plan: RunPlan, lease: HeldLease, now: Callabl
     for item in plan.items:
         if item.kind == "checkpoint" and item.kept and item.tombstone == "marked":
             marks.revive(item)
-    items = marks.settle([marks.mark(item) for item in plan.items])
+    items = marks.settle(many(marks.mark, plan.items))
     removed = [item for item in items if not item.kept]
     marks.check_lease()
     many(store.delete, [key for item in removed for key in item.files])
+    for folder in {learner_folder(key) for item in removed for key in item.files}:
+        prune(store, folder)
     return replace(plan, items=tuple(items))
 
 
@@ -86,7 +89,7 @@ class _Marks:
         if not any(self._waits(item) for item in items):
             return items
         refers = references(self.store)
-        return [self._settled(item, refers.to) if self._waits(item) else item for item in items]
+        return many(lambda item: self._settled(item, refers.to) if self._waits(item) else item, items)
 
     def _waits(self, item: Item) -> bool:
         return not item.kept and item.tombstone == "marked"

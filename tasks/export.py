@@ -5,17 +5,13 @@ that the checkpoint's manifest names, and only then does it get its name.
 """
 
 import json
-import os
-import shutil
-import uuid
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
-from schemas.errors import RequestError, RunStopped
+from schemas.errors import RunStopped
 from storage.objects import ObjectStore
 from tasks.export_source import Source
 from tasks.model_card import model_card
+from tasks.out_folder import check_out, filled
 
 GENERATION = "generation_config.json"
 
@@ -23,8 +19,8 @@ GENERATION = "generation_config.json"
 def export(store: ObjectStore, source: Source, out: Path) -> list[str]:
     """Write the folder; returns the names of its files. RequestError where `out` holds anything, RunStopped where the
     weights are not what their manifest says."""
-    _check_out(out)
-    with _filled(out) as folder:
+    check_out(out)
+    with filled(out) as folder:
         for key in store.list(f"{source.weights.prefix}/"):
             (folder / key.removeprefix(f"{source.weights.prefix}/")).write_bytes(store.get(key).data)
         parameters = _verify(source, folder)
@@ -32,27 +28,6 @@ def export(store: ObjectStore, source: Source, out: Path) -> list[str]:
             (folder / GENERATION).write_text(json.dumps(_generation(source, folder), indent=2) + "\n")
         (folder / "README.md").write_text(model_card(store, source, parameters), encoding="utf-8")
         return sorted(item.name for item in folder.iterdir())
-
-
-def _check_out(out: Path) -> None:
-    if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-        raise RequestError(f"--out {out} is there and is not empty: name a folder that does not exist yet")
-    if not out.absolute().parent.is_dir():
-        raise RequestError(f"--out {out}: there is no folder {out.absolute().parent}")
-
-
-@contextmanager
-def _filled(out: Path) -> Generator[Path]:
-    """A folder beside `out` that takes its place at the end of the block, and is removed where that fails."""
-    folder = out.absolute().parent / f".{out.name}.{uuid.uuid4().hex[:8]}"
-    try:
-        folder.mkdir()
-        yield folder
-        os.rename(folder, out)
-    except OSError as error:
-        raise RunStopped(f"--out {out} can't be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _verify(source: Source, folder: Path) -> int:

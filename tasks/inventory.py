@@ -51,6 +51,11 @@ class Inventory:
         return self.files.get(("policies", version, found.learner), NOTHING) if found else NOTHING
 
 
+def learner_folder(key: str) -> str:
+    """`runs/<run>/rl-<key>/<kind>/<number>/<learner>` of a file below it."""
+    return "/".join(key.split("/")[:6])
+
+
 def take_inventory(store: ObjectStore, base: str) -> Inventory:
     """Two listings, every manifest, and size and time of every file. RequestError where a manifest is damaged."""
     found = [k for kind in ("checkpoints", "policies") for k in store.list(f"{base}/{kind}/")]

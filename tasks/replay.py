@@ -1,24 +1,49 @@
 """Replaying a checkpoint in a process of its own, for the audit."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from schemas.errors import AuditViolation, RequestError, RunStopped
 from storage.audit_runs import find_checkpoint
 from storage.objects import ObjectStore
 from tasks.children import Command, Event, run_child
+from tasks.out_folder import check_out, filled
 
 _SILENCE = 3600.0
 """Seconds for one step; compiling a large model's comes on top."""
 
 
 def replay(
-    store: ObjectStore, run: str, step: int | None, *, from_start: bool, on_event: Callable[[Event], None]
+    store: ObjectStore,
+    run: str,
+    step: int | None,
+    *,
+    from_start: bool,
+    on_event: Callable[[Event], None],
+    weights: Path | None = None,
 ) -> dict[str, Any]:
-    """What `trainer.replay_process` found for RUN@STEP (default: the newest checkpoint).
+    """What `trainer.replay_process` found for RUN@STEP (default: the newest checkpoint). `weights`: a folder, not there
+    yet, that takes the policy's weights in Hugging Face layout.
 
     Raises RequestError if there is none, AuditViolation if other parameters came out, RunStopped if it could not run.
     """
+    if weights is None:
+        return _replay(store, run, step, from_start=from_start, on_event=on_event, extra=())
+    check_out(weights, "--weights")
+    with filled(weights, "--weights") as folder:
+        return _replay(store, run, step, from_start=from_start, on_event=on_event, extra=("--weights", str(folder)))
+
+
+def _replay(
+    store: ObjectStore,
+    run: str,
+    step: int | None,
+    *,
+    from_start: bool,
+    on_event: Callable[[Event], None],
+    extra: tuple[str, ...],
+) -> dict[str, Any]:
     base, manifest = find_checkpoint(store, run, step)
     if store.url.startswith("memory://"):
         raise RequestError(f"{store.url} lives in one process and a replay needs another: give a folder or a store")
@@ -31,7 +56,8 @@ def replay(
         errors.extend([event] if event["event"] == "error" else [])
 
     arguments = ("--root", store.url, "--base", base, "--step", str(manifest.step))
-    command = Command("replay", "trainer.replay_process", (*arguments, *(("--from-start",) if from_start else ())))
+    arguments = (*arguments, *(("--from-start",) if from_start else ()), *extra)
+    command = Command("replay", "trainer.replay_process", arguments)
     outcome = run_child(command, take, stop=lambda: False, silence=_SILENCE)
     if outcome.code == AuditViolation.exit_code and errors:
         raise AuditViolation(outcome.cause)

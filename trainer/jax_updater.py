@@ -81,9 +81,12 @@ class JaxUpdater:
     def params_digest(self) -> str:
         return params_digest(self._state.params)
 
+    def optimizer_digest(self) -> str:
+        return snapshot.optimizer_digest(self._state)
+
     def save(self, step: int, learner: str) -> tuple[str, dict[str, str], str]:
         prefix, files = snapshot.save(self._store, self._base, self._state, step, learner)
-        return prefix, files, snapshot.optimizer_digest(self._state)
+        return prefix, files, self.optimizer_digest()
 
     def load(self, manifest: CheckpointManifest) -> None:
         self._state = snapshot.load(self._store, manifest, self._state)

@@ -1,16 +1,18 @@
 """Replaying a checkpoint as a spawned process: `python -P -m trainer.replay_process --root URL --base … --step N`.
 
 The nearest snapshot before it that has not expired (or version 0) is trained on the recorded batches; the parameters
-must be those of the checkpoint, to the bit where the numerics environment is the same. Nothing is written.
+must be those of the checkpoint, to the bit where the numerics environment is the same. Nothing is written into the
+store; `--weights FOLDER` takes the policy's weights, which a checkpoint that has expired no longer has there.
 """
 
 import argparse
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from schemas import keys
 from schemas.config import Run
-from schemas.errors import AuditViolation, LogDamaged, RequestError
+from schemas.errors import AuditViolation, LogDamaged, RequestError, RunStopped
 from schemas.manifest import CheckpointManifest, PolicyManifest, RLSpec
 from storage.expired import newest_whole
 from storage.ledger import Entry
@@ -37,6 +39,8 @@ class Replay:
     found: str
     """Digests of the parameters in the checkpoint and after the replay."""
     bitwise: bool
+    optimizer_bitwise: bool
+    """The optimizer's state is the checkpoint's too."""
     same_numerics: bool
     gap: float | None
     """Largest difference of log-probs from the published policy's probe; None where they need no comparison."""
@@ -100,6 +104,12 @@ def _compare(
 ) -> Replay:
     found, name = updater.params_digest(), f"{spec.run}@{manifest.step}"
     same, bitwise = manifest.numerics == updater.numerics(), found == manifest.params_sha256
+    optimizer = updater.optimizer_digest()
+    if same and bitwise and optimizer != manifest.optimizer_sha256:
+        raise AuditViolation(
+            f"replaying {name} from step {start} gave its parameters, but another optimizer state ({optimizer[:12]}) "
+            f"than the checkpoint has ({manifest.optimizer_sha256[:12]}): its snapshot is not what the ledger says"
+        )
     if same and not bitwise:
         raise AuditViolation(
             f"replaying {name} from step {start} gave other parameters ({found[:12]}) than the checkpoint has "
@@ -120,6 +130,7 @@ def _compare(
         expected=manifest.params_sha256,
         found=found,
         bitwise=bitwise,
+        optimizer_bitwise=optimizer == manifest.optimizer_sha256,
         same_numerics=same,
         gap=gap,
         tolerance=REPLAY_TOLERANCE,
@@ -149,11 +160,20 @@ def main(args: argparse.Namespace) -> None:
     config = Run.model_validate(spec.config)
     bind_cores(config.rl.cores)
     from models.stored import load_weights
+    from models.weights import to_files
     from trainer.jax_updater import JaxUpdater
 
-    decoder, params, _ = load_weights(store, spec.initial)
+    decoder, params, tokenizer = load_weights(store, spec.initial)
     updater = JaxUpdater(store, args.base, config, decoder, params, spec.folder)
     found = replay_checkpoint(store, spec, args.base, args.step, updater, from_start=args.from_start)
+    if args.weights:
+        if not found.bitwise:
+            raise RunStopped(
+                f"{found.checkpoint} was replayed within its probe, not to the bit, so its weights are not written: "
+                f"replay it with the cores, devices and jax version that its manifest records"
+            )
+        for name, data in (to_files(decoder, updater.params, config.rl.publish_dtype) | tokenizer.to_files()).items():
+            (Path(args.weights) / name).write_bytes(data)
     emit("replay", **asdict(found))
 
 
@@ -163,4 +183,5 @@ if __name__ == "__main__":
     parser.add_argument("--base", required=True)
     parser.add_argument("--step", required=True, type=int)
     parser.add_argument("--from-start", action="store_true")
+    parser.add_argument("--weights", default="")
     run_process(main, parser)

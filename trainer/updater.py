@@ -33,6 +33,10 @@ class Updater(Protocol):
         """SHA-256 of the current parameters."""
         ...
 
+    def optimizer_digest(self) -> str:
+        """SHA-256 of the current optimizer state."""
+        ...
+
     def save(self, step: int, learner: str) -> tuple[str, dict[str, str], str]:
         """Store a snapshot; returns its key prefix, the SHA-256 of each file, and the optimizer's digest."""
         ...

@@ -126,13 +126,16 @@ def _replay(store: ObjectStore, args: argparse.Namespace) -> None:
         if sys.stderr.isatty() and event["event"] == "replayed":
             print(f"\rreplayed step {event['step']} of {event['steps']}", end="", file=sys.stderr, flush=True)
 
-    found = replay(store, *split(args.checkpoint), from_start=args.from_start, on_event=progress)
+    folder = Path(args.weights).expanduser() if args.weights else None
+    found = replay(store, *split(args.checkpoint), from_start=args.from_start, on_event=progress, weights=folder)
     if args.json:
         print(json.dumps(found, indent=2))
         return
     how = "to the bit" if found["bitwise"] else f"within {found['gap']:.1e} of its probe (bound {found['tolerance']:g})"
     where = "" if found["same_numerics"] else ", in another numerics environment than it was computed in"
     print(f"{found['checkpoint']} replayed {how}{where}: from step {found['start']}, {found['rows']} trajectories")
+    if folder:
+        print(f"its weights are in {folder}")
 
 
 def _catalog(store: ObjectStore, args: argparse.Namespace) -> None:

@@ -68,7 +68,7 @@ def test_every_command_that_meets_one_says_what_it_was(
         code, _, err = headrace(root, capsys, *argv)
         assert code == 2 and err.count("\n") == 1, (argv, err)
         assert "small@2's snapshot and weights expired on 2026-09-21 (keep_last = 1)" in err
-        assert "`headrace audit replay small@2` retrains it from small@1" in err
+        assert "`headrace audit replay small@2 --weights FOLDER` retrains it from small@1" in err
     code, out, err = headrace(root, capsys, "audit", "checkpoint", "small@2")
     assert code == 0 and "small@2: weights" in out and "expired on 2026-09-21" in err
 

@@ -40,7 +40,9 @@ def test_its_weights_are_refused_with_its_story(store):
         expire(store, BASE, step)
     with pytest.raises(RequestError, match=r"test@4's snapshot and weights expired on 2026-09-21 \(keep_last = 1\)"):
         check_weights(store, weights(store, 4))
-    with pytest.raises(RequestError, match="`headrace audit replay test@4` retrains it from version 0"):
+    with pytest.raises(
+        RequestError, match="`headrace audit replay test@4 --weights FOLDER` retrains it from version 0"
+    ):
         check_weights(store, weights(store, 4))
     expire(store, BASE, 8)
     with pytest.raises(RequestError, match="retrains it from test@6"):

@@ -102,10 +102,13 @@ class FakeUpdater:
     def params_digest(self) -> str:
         return hashlib.sha256(str(self.params).encode()).hexdigest()
 
+    def optimizer_digest(self) -> str:
+        return hashlib.sha256(f"optimizer of {self.params}".encode()).hexdigest()
+
     def save(self, step: int, learner: str) -> tuple[str, dict[str, str], str]:
         prefix = keys.checkpoint_files(self.base, step, learner)
         self.store.put(f"{prefix}/params", str(self.params).encode())
-        return prefix, {"params": self.params_digest()}, ""
+        return prefix, {"params": self.params_digest()}, self.optimizer_digest()
 
     def load(self, manifest: CheckpointManifest) -> None:
         self.params = self.store.get(f"{manifest.prefix}/params").data.decode()

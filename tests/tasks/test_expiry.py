@@ -367,7 +367,7 @@ def test_an_unknown_run_is_refused(store):
 
 
 @given(st.data())
-@examples(max_examples=40, deadline=None)
+@examples(max_examples=15, deadline=None)
 def test_any_history_any_settings(data):
     """Whatever is promoted and started from, however often it is swept: nothing needed goes, all is retrained."""
     store, run = HISTORY

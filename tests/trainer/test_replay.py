@@ -53,6 +53,12 @@ def test_other_parameters_are_a_violation(store):
         again(store)
 
 
+def test_another_optimizer_state_is_a_violation(store):
+    change_manifest(store, 4, optimizer_sha256="f" * 64)
+    with pytest.raises(AuditViolation, match="gave its parameters, but another optimizer state"):
+        again(store)
+
+
 @pytest.mark.parametrize(("off", "message"), [(0.0, ""), (1e-5, ""), (0.1, "more than 0.001")])
 def test_another_environment_is_held_to_the_probe(store, off, message):
     change_manifest(store, 4, params_sha256="f" * 64)
@@ -100,7 +106,7 @@ def test_a_real_checkpoint_is_replayed_in_a_process_of_its_own(tmp_path):
     events = []
     found = task.replay(store, "test", None, from_start=False, on_event=events.append)
     assert (found["checkpoint"], found["start"], found["records"]) == ("test@3", 2, 1)
-    assert found["bitwise"] and found["rows"] > 0
+    assert found["bitwise"] and found["optimizer_bitwise"] and found["rows"] > 0
     assert [e["step"] for e in events if e["event"] == "replayed"] == [3]
 
 
