@@ -280,8 +280,8 @@ class Promotion(Section):
 
 
 class Retention(Section):
-    """What `headrace gc` keeps of this configuration's runs. What is promoted or started from, and what audits and replays
-    need, is always kept."""
+    """What `headrace gc` keeps of this configuration's runs. What is promoted or started from, and what audits and
+    replays need, is always kept."""
 
     keep_last: Positive = 2
     """Newest checkpoints of every RL stage. Those of the newest `rl.max_staleness` + 2 policies stay too."""
