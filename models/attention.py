@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.config import DecoderConfig
-from models.layers import PRECISION, Linear
+from models.layers import PRECISION, Linear, RMSNorm, softcap
 from models.rope import rotate
 
 Place = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -20,31 +20,42 @@ class Attention(nnx.Module):
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         width, hidden = config.num_attention_heads * config.head_dim, config.hidden_size
         kv_width = config.num_key_value_heads * config.head_dim
+        scale, bias, own = config.initializer_range, config.switches.qkv_bias, config.switches
         self.config = config
-        self.q_proj = Linear(hidden, width, scale=config.initializer_range, rngs=rngs)
-        self.k_proj = Linear(hidden, kv_width, scale=config.initializer_range, rngs=rngs)
-        self.v_proj = Linear(hidden, kv_width, scale=config.initializer_range, rngs=rngs)
+        self.q_proj = Linear(hidden, width, scale=scale, rngs=rngs, bias=bias)
+        self.k_proj = Linear(hidden, kv_width, scale=scale, rngs=rngs, bias=bias)
+        self.v_proj = Linear(hidden, kv_width, scale=scale, rngs=rngs, bias=bias)
         self.o_proj = Linear(width, hidden, scale=config.residual_scale, rngs=rngs)
+        if own.qk_norm:
+            self.q_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps, unit_offset=own.unit_offset)
+            self.k_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps, unit_offset=own.unit_offset)
 
     def __call__(self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mask: jax.Array, place: Place) -> jax.Array:
         """x [B, T, hidden] → [B, T, hidden]; `mask` [B, T, S] says which of the S keys each query may see."""
         rows, length, _ = x.shape
         split = lambda y: y.reshape(rows, length, -1, self.config.head_dim)  # noqa: E731
-        query = rotate(split(self.q_proj(x)), turn)
-        key = rotate(split(self.k_proj(x)), turn)
+        query, key = split(self.q_proj(x)), split(self.k_proj(x))
+        if self.config.switches.qk_norm:
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = rotate(query, turn), rotate(key, turn)
         keys, values = place(key.transpose(0, 2, 3, 1), split(self.v_proj(x)).transpose(0, 2, 1, 3))
-        return self.o_proj(attend(query, keys, values, mask).reshape(rows, length, -1))
+        scale, cap = (self.config.query_scalar or self.config.head_dim) ** -0.5, self.config.attention_softcap
+        mixed = attend(query, keys, values, mask, scale=scale, cap=cap)
+        return self.o_proj(mixed.reshape(rows, length, -1))
 
 
-def attend(query: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
+def attend(
+    query: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array, *, scale: float, cap: float | None
+) -> jax.Array:
     """Softmax attention: query [B, T, H, D], keys [B, K, D, S], values [B, K, S, D], mask [B, T, S] → [B, T, H, D].
 
-    Head h reads key-value head h // (H / K). The softmax is in float32.
+    Head h reads key-value head h // (H / K). Scores are multiplied by `scale`, then capped. The softmax is in float32.
     """
     rows, length, heads, size = query.shape
     groups = heads // keys.shape[1]
     grouped = query.transpose(0, 2, 1, 3).reshape(rows, keys.shape[1], groups * length, size)
-    scores = jnp.matmul(grouped, keys, precision=PRECISION).astype(jnp.float32) * size**-0.5
+    scores = jnp.matmul(grouped, keys, precision=PRECISION).astype(jnp.float32) * scale
+    scores = softcap(scores, cap)
     hidden = jnp.where(mask, 0.0, jnp.finfo(jnp.float32).min)
     scores = scores.reshape(rows, keys.shape[1], groups, length, -1) + hidden[:, None, None]
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)

@@ -1,28 +1,19 @@
 """What shape a decoder has, in Hugging Face's names, and how it is read from and written to `config.json`."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from models.families import Switches, family_of, windows
+from models.rope_settings import LinearScaling, RopeScaling, read_rope
 from schemas.config import Architecture
 from schemas.errors import RequestError
-
-ARCHITECTURES = ("LlamaForCausalLM",)
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """Llama 3's stretching of the rotary frequencies (`rope_type` "llama3")."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_position_embeddings: int
 
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """The shape of a Llama-style decoder. Made by `from_hf` or by hand; hashable, so jitted functions key on it."""
+    """The shape of a decoder. Made by `from_hf` or, for Llama, by hand; hashable, so jitted functions key on it."""
 
     vocab_size: int
     hidden_size: int
@@ -37,9 +28,22 @@ class DecoderConfig:
     tie_word_embeddings: bool = True
     bos_token_id: int | None = None
     eos_token_id: int | tuple[int, ...] | None = None
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: RopeScaling | LinearScaling | None = None
     initializer_range: float = 0.02
     """Standard deviation of fresh weights."""
+    switches: Switches = Switches()
+    windows: tuple[int | None, ...] = ()
+    """Per layer, how many tokens a query looks back on, itself included; None for all. Empty: all layers see all."""
+    local_rope_theta: float | None = None
+    """The rotary base of windowed layers, unscaled; None: as in the other layers."""
+    query_scalar: float | None = None
+    """Attention scores are divided by its square root; None: by that of `head_dim`."""
+    attention_softcap: float | None = None
+    """Attention scores are kept within ± this by a tanh."""
+    final_softcap: float | None = None
+    """Logits are kept within ± this by a tanh."""
+    source: str = field(default="", compare=False, repr=False)
+    """The text of the `config.json` that this was read from; exports give it back."""
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -58,27 +62,33 @@ class DecoderConfig:
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "DecoderConfig":
         """The shape that a `config.json` describes. RequestError where we could not compute what it asks for."""
-        _check_supported(config)
+        family, source = family_of(config), json.dumps(config, indent=2) + "\n"
+        config = family.defaults | dict(config)
         hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
-        rope = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_scaling") or {})}
-        rope |= config.get("rope_parameters") or {}
-        eos = config.get("eos_token_id")
+        layers, rope, eos = _size(config, "num_hidden_layers"), read_rope(config), config.get("eos_token_id")
         return cls(
             vocab_size=_size(config, "vocab_size"),
             hidden_size=hidden,
             intermediate_size=_size(config, "intermediate_size"),
-            num_hidden_layers=_size(config, "num_hidden_layers"),
+            num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=config.get("num_key_value_heads") or heads,
             head_dim=config.get("head_dim") or hidden // heads,
             max_position_embeddings=_size(config, "max_position_embeddings"),
-            rope_theta=float(rope["rope_theta"]),
+            rope_theta=rope.theta,
             rms_norm_eps=float(config.get("rms_norm_eps", 1e-6)),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
             bos_token_id=config.get("bos_token_id"),
             eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
-            rope_scaling=_rope_scaling(rope),
+            rope_scaling=rope.scaling,
             initializer_range=float(config.get("initializer_range", 0.02)),
+            switches=family.switches,
+            windows=windows(config, layers),
+            local_rope_theta=rope.local_theta,
+            query_scalar=config.get("query_pre_attn_scalar"),
+            attention_softcap=config.get("attn_logit_softcapping"),
+            final_softcap=config.get("final_logit_softcapping"),
+            source=source,
         )
 
     @classmethod
@@ -90,7 +100,9 @@ class DecoderConfig:
         return cls(vocab_size=vocab_size, head_dim=head_dim, eos_token_id=eos_token_id, **sizes)
 
     def to_hf(self) -> dict[str, Any]:
-        """A `config.json` that transformers and vLLM read as a LlamaForCausalLM."""
+        """The `config.json` that this was read from, or else one that transformers and vLLM read as Llama's."""
+        if self.source:
+            return json.loads(self.source)
         eos = list(self.eos_token_id) if isinstance(self.eos_token_id, tuple) else self.eos_token_id
         scaling = self.rope_scaling
         return {
@@ -109,7 +121,7 @@ class DecoderConfig:
             "head_dim": self.head_dim,
             "max_position_embeddings": self.max_position_embeddings,
             "rope_theta": self.rope_theta,
-            "rope_scaling": None if scaling is None else {"rope_type": "llama3", **vars(scaling)},
+            "rope_scaling": None if scaling is None else _written(scaling),
             "rms_norm_eps": self.rms_norm_eps,
             "tie_word_embeddings": self.tie_word_embeddings,
             "bos_token_id": self.bos_token_id,
@@ -117,18 +129,6 @@ class DecoderConfig:
             "initializer_range": self.initializer_range,
             "use_cache": True,
         }
-
-
-def _check_supported(config: Mapping[str, Any]) -> None:
-    names = tuple(config.get("architectures") or ()) or ("(none)",)
-    if not set(names) & set(ARCHITECTURES):
-        raise RequestError(
-            f"config.json asks for the architecture {names[0]}, which is not supported: use one of"
-            f" {', '.join(ARCHITECTURES)}."
-        )
-    for key, only in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False), ("pretraining_tp", 1)):
-        if config.get(key, only) not in (only, None):
-            raise RequestError(f"config.json sets {key} to {config[key]!r}; only {only!r} is supported.")
 
 
 def _size(config: Mapping[str, Any], key: str) -> int:
@@ -139,18 +139,5 @@ def _size(config: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _rope_scaling(rope: Mapping[str, Any]) -> RopeScaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise RequestError(f'config.json: rope_type "{kind}" is not supported; "default" and "llama3" are.')
-    try:
-        return RopeScaling(
-            factor=float(rope["factor"]),
-            low_freq_factor=float(rope["low_freq_factor"]),
-            high_freq_factor=float(rope["high_freq_factor"]),
-            original_max_position_embeddings=int(rope["original_max_position_embeddings"]),
-        )
-    except KeyError as error:
-        raise RequestError(f"config.json: the llama3 rope settings lack {error}; add it.") from error
+def _written(scaling: RopeScaling | LinearScaling) -> dict[str, Any]:
+    return {"rope_type": "llama3" if isinstance(scaling, RopeScaling) else "linear", **vars(scaling)}

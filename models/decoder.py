@@ -1,5 +1,7 @@
 """The decoder: a Llama-style transformer (Touvron et al., 2023, arXiv:2302.13971) as a Flax NNX module.
 
+`models.families` says by which switches the other families depart from it.
+
 One body serves training (a whole padded batch), pre-fill (chunks) and decoding (one token): they differ only in where
 each layer's keys and values come from. Attributes are named as in Hugging Face files, so weights map by path.
 """
@@ -13,33 +15,50 @@ from flax import nnx
 from models.attention import Attention
 from models.cache import KVCache, write
 from models.config import DecoderConfig
-from models.layers import Embedding, Linear, RMSNorm
+from models.layers import Embedding, Linear, RMSNorm, softcap
 from models.rope import rotation
 
 PlaceLayer = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class MLP(nnx.Module):
-    """SwiGLU (Shazeer, 2020, arXiv:2002.05202)."""
+    """SwiGLU or its variant with GELU (Shazeer, 2020, arXiv:2002.05202)."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         hidden, inner = config.hidden_size, config.intermediate_size
         self.gate_proj = Linear(hidden, inner, scale=config.initializer_range, rngs=rngs)
         self.up_proj = Linear(hidden, inner, scale=config.initializer_range, rngs=rngs)
         self.down_proj = Linear(inner, hidden, scale=config.residual_scale, rngs=rngs)
+        self.activation = config.switches.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        act = jax.nn.silu if self.activation == "silu" else jax.nn.gelu  # the tanh form is gelu's default in JAX
+        return self.down_proj(act(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Layer(nnx.Module):
-    """Attention and MLP, each on a normalised copy and added back."""
+    """Attention and MLP, each on a normalised copy and added back, with sandwich norms normalised once more before."""
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         self.self_attn = Attention(config, rngs=rngs)
         self.mlp = MLP(config, rngs=rngs)
-        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm, self.post_attention_layernorm = _norm(config), _norm(config)
+        self.sandwich = config.switches.sandwich_norms
+        if self.sandwich:
+            self.pre_feedforward_layernorm, self.post_feedforward_layernorm = _norm(config), _norm(config)
+
+    def __call__(self, x: jax.Array, attend: Callable[[Attention, jax.Array], jax.Array]) -> jax.Array:
+        """x [B, T, hidden] → [B, T, hidden]; `attend` gives this layer's attention what it looks at."""
+        mixed = attend(self.self_attn, self.input_layernorm(x))
+        if not self.sandwich:
+            x = x + mixed
+            return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.post_attention_layernorm(mixed)
+        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+
+
+def _norm(config: DecoderConfig) -> RMSNorm:
+    return RMSNorm(config.hidden_size, eps=config.rms_norm_eps, unit_offset=config.switches.unit_offset)
 
 
 class Body(nnx.Module):
@@ -48,7 +67,13 @@ class Body(nnx.Module):
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs) -> None:
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, scale=config.initializer_range, rngs=rngs)
         self.layers = nnx.List([Layer(config, rngs=rngs) for _ in range(config.num_hidden_layers)])
-        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = _norm(config)
+        self.scale = config.hidden_size**0.5 if config.switches.scaled_embedding else None
+
+    def embed(self, tokens: jax.Array) -> jax.Array:
+        """What the first layer sees of `tokens` [B, T]: [B, T, hidden]."""
+        x = self.embed_tokens(tokens)
+        return x if self.scale is None else x * jnp.asarray(self.scale, x.dtype)
 
 
 class Decoder(nnx.Module):
@@ -66,12 +91,15 @@ class Decoder(nnx.Module):
 
     def hidden(self, tokens: jax.Array, positions: jax.Array, valid: jax.Array) -> jax.Array:
         """Hidden states [B, T, hidden] after the last norm: what `head` turns into logits."""
-        causal = jnp.tril(jnp.ones((tokens.shape[1],) * 2, bool))
-        return self._run(tokens, positions, causal & valid[:, None, :], lambda _, key, value: (key, value))
+        places = jnp.arange(tokens.shape[1])
+        ago = places[:, None] - places
+        return self._run(tokens, positions, ago, valid[:, None, :], lambda _, key, value: (key, value))
 
     def head(self, hidden: jax.Array) -> jax.Array:
         """Logits [..., V] of hidden states [..., hidden]."""
-        return self.model.embed_tokens.attend(hidden) if self.config.tie_word_embeddings else self.lm_head(hidden)
+        tied = self.config.tie_word_embeddings
+        logits = self.model.embed_tokens.attend(hidden) if tied else self.lm_head(hidden)
+        return softcap(logits, self.config.final_softcap)
 
     def extend(
         self, tokens: jax.Array, cache: KVCache, lengths: jax.Array, counts: jax.Array, *, last_only: bool = False
@@ -94,17 +122,29 @@ class Decoder(nnx.Module):
             keys[layer], values[layer] = write(keys[layer], values[layer], (key, value), source)
             return keys[layer], values[layer]
 
-        hidden = self._run(tokens, positions, slots <= positions[:, :, None], place)
+        hidden = self._run(tokens, positions, positions[:, :, None] - slots, True, place)
         if last_only:
             last = jnp.maximum(counts - 1, 0)[:, None, None]
             hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
         return self.head(hidden), KVCache(tuple(keys), tuple(values))
 
-    def _run(self, tokens: jax.Array, positions: jax.Array, mask: jax.Array, place: PlaceLayer) -> jax.Array:
-        x = self.model.embed_tokens(tokens)
-        turn = rotation(self.config, positions)
+    def _run(
+        self, tokens: jax.Array, positions: jax.Array, ago: jax.Array, real: jax.Array | bool, place: PlaceLayer
+    ) -> jax.Array:
+        """`ago` says how many places before a query each key lies, `real` which keys are tokens: both to [B, T, S]."""
+        sights = {window: self._sight(positions, ago, real, window) for window in {None, *self.config.windows}}
+        x = self.model.embed(tokens)
         for number, layer in enumerate(self.model.layers):
+            turn, mask = sights[self.config.windows[number] if self.config.windows else None]
             own = lambda key, value, number=number: place(number, key, value)  # noqa: E731
-            x = x + layer.self_attn(layer.input_layernorm(x), turn, mask, own)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
+            x = layer(x, lambda attention, y, turn=turn, mask=mask, own=own: attention(y, turn, mask, own))
         return self.model.norm(x)
+
+    def _sight(
+        self, positions: jax.Array, ago: jax.Array, real: jax.Array | bool, window: int | None
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        """What layers of one kind share: the rotation of `positions` and the mask of keys that a query may see."""
+        seen = (ago >= 0) & real
+        if window is not None:
+            seen &= ago < window
+        return rotation(self.config, positions, local=window is not None), seen

@@ -14,13 +14,16 @@ def normal(rngs: nnx.Rngs, shape: tuple[int, ...], scale: float) -> nnx.Param:
 
 
 class Linear(nnx.Module):
-    """x [..., inputs] → x Wᵀ [..., outputs]; no bias."""
+    """x [..., inputs] → x Wᵀ [..., outputs], plus a bias [outputs] where there is one."""
 
-    def __init__(self, inputs: int, outputs: int, *, scale: float, rngs: nnx.Rngs) -> None:
+    def __init__(self, inputs: int, outputs: int, *, scale: float, rngs: nnx.Rngs, bias: bool = False) -> None:
         self.weight = normal(rngs, (outputs, inputs), scale)
+        if bias:
+            self.bias = nnx.Param(jnp.zeros((outputs,), jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return project(x, self.weight[...])
+        y = project(x, self.weight[...])
+        return y + self.bias[...] if hasattr(self, "bias") else y
 
 
 class Embedding(nnx.Module):
@@ -38,18 +41,28 @@ class Embedding(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """Root-mean-square normalisation (Zhang & Sennrich, 2019, arXiv:1910.07467), in float32 inside."""
+    """Root-mean-square normalisation (Zhang & Sennrich, 2019, arXiv:1910.07467), in float32 inside.
 
-    def __init__(self, hidden: int, *, eps: float) -> None:
-        self.weight = nnx.Param(jnp.ones((hidden,), jnp.float32))
-        self.eps = eps
+    With `unit_offset` it multiplies by 1 + weight, before the result is rounded to the dtype of `x` (Gemma).
+    """
+
+    def __init__(self, hidden: int, *, eps: float, unit_offset: bool = False) -> None:
+        self.weight = nnx.Param((jnp.zeros if unit_offset else jnp.ones)((hidden,), jnp.float32))
+        self.eps, self.unit_offset = eps, unit_offset
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+        if self.unit_offset:
+            return (wide * scale * (1.0 + self.weight[...].astype(jnp.float32))).astype(x.dtype)
         return self.weight[...] * (wide * scale).astype(x.dtype)
 
 
 def project(x: jax.Array, weight: jax.Array) -> jax.Array:
     """x [..., inputs] times weight [outputs, inputs], contracted over the inputs."""
     return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())), precision=PRECISION)
+
+
+def softcap(x: jax.Array, cap: float | None) -> jax.Array:
+    """x kept within ± `cap` by a tanh, or as it is where there is no cap."""
+    return x if cap is None else jnp.tanh(x / cap) * cap

@@ -6,14 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.config import DecoderConfig, RopeScaling
+from models.config import DecoderConfig
+from models.rope_settings import LinearScaling, RopeScaling
 
 
-def frequencies(config: DecoderConfig) -> np.ndarray:
-    """Angle per position of each pair of dimensions: float32 [head_dim / 2]."""
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
-    plain = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
-    return plain if config.rope_scaling is None else _stretch(plain, config.rope_scaling)
+def frequencies(config: DecoderConfig, *, local: bool = False) -> np.ndarray:
+    """Angle per position of each pair of dimensions: float32 [head_dim / 2]; `local` in layers with a window."""
+    if local and config.local_rope_theta is not None:
+        return _plain(config.local_rope_theta, config.head_dim)
+    plain, scaling = _plain(config.rope_theta, config.head_dim), config.rope_scaling
+    if isinstance(scaling, LinearScaling):
+        return (plain / np.float32(scaling.factor)).astype(np.float32)
+    return plain if scaling is None else _stretch(plain, scaling)
+
+
+def _plain(theta: float, size: int) -> np.ndarray:
+    exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
+    return (1.0 / np.float32(theta) ** exponents).astype(np.float32)
 
 
 def _stretch(plain: np.ndarray, scaling: RopeScaling) -> np.ndarray:
@@ -24,9 +33,9 @@ def _stretch(plain: np.ndarray, scaling: RopeScaling) -> np.ndarray:
     return (keep * plain + (1.0 - keep) * plain / scaling.factor).astype(np.float32)
 
 
-def rotation(config: DecoderConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+def rotation(config: DecoderConfig, positions: jax.Array, *, local: bool = False) -> tuple[jax.Array, jax.Array]:
     """Cosines and sines, float32 [B, T, head_dim / 2] each, for `positions` [B, T]."""
-    angles = positions.astype(jnp.float32)[..., None] * frequencies(config)
+    angles = positions.astype(jnp.float32)[..., None] * frequencies(config, local=local)
     return jnp.cos(angles), jnp.sin(angles)
 
 

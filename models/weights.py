@@ -39,9 +39,8 @@ def to_files(
 ) -> dict[str, bytes]:
     """`config.json` and `model.safetensors`; equal parameters make equal bytes."""
     tensors = {name: np.ascontiguousarray(_stored(value, dtype)) for name, value in sorted(flatten(params).items())}
-    described = {**config.to_hf(), "torch_dtype": dtype}
     return {
-        "config.json": (json.dumps(described, indent=2) + "\n").encode(),
+        "config.json": (json.dumps(_described(config, dtype), indent=2) + "\n").encode(),
         SINGLE: save(tensors, {"format": "pt"}),
     }
 
@@ -84,6 +83,13 @@ def load_folder(path: str | Path) -> tuple[DecoderConfig, Params]:
         raise RequestError(f"there is no weights folder at {folder}: give the path of a Hugging Face folder.")
     names = sorted(item.name for item in folder.iterdir() if item.is_file())
     return from_files(lambda name: (folder / name).read_bytes(), names, str(folder))
+
+
+def _described(config: DecoderConfig, dtype: str) -> dict[str, Any]:
+    """The config with the dtype of its tensors, under the key that it has for it."""
+    described = config.to_hf()
+    key = "dtype" if "dtype" in described else "torch_dtype"
+    return described | {key: dtype}
 
 
 def _config(read: Read, names: Sequence[str], where: str) -> DecoderConfig:

@@ -5,7 +5,8 @@ import dataclasses
 import jax
 import numpy as np
 
-from models.config import DecoderConfig, RopeScaling
+from models.config import DecoderConfig
+from models.rope_settings import RopeScaling
 from models.pure import Params
 
 TINY = DecoderConfig(
