@@ -31,7 +31,7 @@ class DecoderConfig:
     rope_scaling: RopeScaling | LinearScaling | None = None
     initializer_range: float = 0.02
     """Standard deviation of fresh weights."""
-    switches: Switches = Switches()
+    switches: Switches = field(default_factory=Switches)
     windows: tuple[int | None, ...] = ()
     """Per layer, how many tokens a query looks back on, itself included; None for all. Empty: all layers see all."""
     local_rope_theta: float | None = None
@@ -63,7 +63,7 @@ class DecoderConfig:
     def from_hf(cls, config: Mapping[str, Any]) -> "DecoderConfig":
         """The shape that a `config.json` describes. RequestError where we could not compute what it asks for."""
         family, source = family_of(config), json.dumps(config, indent=2) + "\n"
-        config = family.defaults | dict(config)
+        config = {**family.defaults, **config}
         hidden, heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
         layers, rope, eos = _size(config, "num_hidden_layers"), read_rope(config), config.get("eos_token_id")
         return cls(

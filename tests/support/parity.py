@@ -1,4 +1,4 @@
-"""How far the decoder is from transformers on checkpoints with reference logits, printed as the table of docs/models.md.
+"""How far the decoder is from transformers on checkpoints with reference logits: prints the table of docs/models.md.
 
 PYTHONPATH=.:tests .venv/bin/python -m support.parity
 """

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from models.config import DecoderConfig
-from models.rope_settings import RopeScaling
 from models.pure import Params
+from models.rope_settings import RopeScaling
 
 TINY = DecoderConfig(
     vocab_size=37, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,

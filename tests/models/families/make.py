@@ -2,7 +2,7 @@
 
     python tests/models/families/make.py
 
-Needs torch and transformers (5.24 and 2.14 made what is here), in an environment of their own. Weights are random and
+Needs torch and transformers (5.24.0 made what is here), in an environment of their own. Weights are random and
 uneven, windows shorter than the sequence, caps low and rotary bases small, so that each part of a model shows in its
 logits: `tests/models/test_families.py` proves it by leaving them out one at a time.
 """
