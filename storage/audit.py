@@ -196,11 +196,12 @@ def _read_manifests(store: ObjectStore, base: str) -> _Manifests:
 def _against_manifests(chain: Chain, manifests: _Manifests, spec: RLSpec) -> Iterator[str]:
     """Every manifest names a ledger head that is in the chain, at the step that it says."""
     policies = {m.version: m.weights.sha256 for _, m in manifests.found if isinstance(m, PolicyManifest)}
-    checkpoints = {m.step: m for _, m in manifests.found if isinstance(m, CheckpointManifest)}
+    checkpoints = {key: m for key, m in manifests.found if isinstance(m, CheckpointManifest)}
     known = chain.by_digest()
     for key, manifest in manifests.found:
         if isinstance(manifest, Expired):
-            if not _is_of(manifest, checkpoints.get(manifest.step)):
+            beside = key.removesuffix("expired.json") + "manifest.json"
+            if not _is_of(manifest, checkpoints.get(beside)):
                 yield f"{key} speaks of a checkpoint that has no such manifest: one of them was changed or removed"
             continue
         link = known.get(manifest.ledger_head)

@@ -42,10 +42,13 @@ def expired_checkpoints(store: ObjectStore, base: str) -> dict[int, Expired]:
 
 def newest_whole(store: ObjectStore, base: str, below: int | None = None) -> CheckpointManifest | None:
     """The newest checkpoint that has its files (of those at steps below `below`): where replay can start."""
+    end = None if below is None else keys.checkpoint_manifest(base, below)
     found = [k for k in store.list(f"{keys.checkpoints(base)}/") if k.endswith("/manifest.json")]
     for key in reversed(found):
+        if end is not None and key >= end:
+            continue
         manifest = CheckpointManifest.from_bytes(store.get(key).data, key)
-        if (below is None or manifest.step < below) and read_expired(store, base, manifest.step) is None:
+        if read_expired(store, base, manifest.step) is None:
             return manifest
     return None
 

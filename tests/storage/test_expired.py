@@ -67,6 +67,13 @@ def test_replay_starts_from_the_nearest_snapshot_that_is_there(store, gone, step
     assert (found.start, found.records, found.bitwise) == (start, step - start, True)
 
 
+def test_whoever_looks_below_a_step_reads_no_manifest_above_it(store):
+    read, get = [], store.get
+    store.get = lambda key: read.append(key) or get(key)
+    assert newest_whole(store, BASE, below=4).step == 2
+    assert {key.rsplit("/", 2)[1] for key in read} == {"00000002"}
+
+
 def test_recovery_passes_over_it():
     made = MemoryStore("recovery")
     first, workers = start(made, steps=STEPS)
@@ -97,6 +104,13 @@ def test_audits_count_it_and_speak_of_it(store):
     assert [(a.step, a.expired) for a in reached.artifacts if a.kind == "checkpoint"] == [
         (2, False), (4, True), (6, False), (8, False),
     ]  # fmt: skip
+
+
+def test_a_tombstone_of_another_step_is_a_violation(store):
+    made = expire(store, BASE, 4)
+    store.put(keys.checkpoint_expired(BASE, 6), made.to_bytes())
+    sentence = audit.verify(store, "test").sentence()
+    assert "00000006/expired.json speaks of a checkpoint that has no such manifest" in sentence
 
 
 def test_a_tombstone_of_another_checkpoint_is_a_violation(store):
