@@ -59,9 +59,6 @@ class RunPlan:
     skipped: str = ""
     """Why the run is left alone; empty if it is not."""
 
-    def chosen(self, *, kept: bool) -> list[Item]:
-        return [i for i in self.items if i.kept == kept]
-
 
 def plan_run(store: ObjectStore, run: str, refers: References, now: float) -> RunPlan:
     """The plan for a run. `now`: Unix seconds."""

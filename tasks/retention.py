@@ -39,7 +39,7 @@ def judge(
         every = settings.keep_every
         reasons = [
             (one.step in last, f"keep_last = {settings.keep_last}"),
-            (bool(every) and one.step % max(every, 1) == 0, f"keep_every = {every}"),
+            (every > 0 and one.step % every == 0, f"keep_every = {every}"),
             (bool(one.referred), one.referred),
             (one.step == end, "RL ended with it"),
             (one.step in needed, f"one of the newest {newest_policies} policies"),

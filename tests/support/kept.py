@@ -11,6 +11,7 @@ from storage.memory import MemoryStore
 from storage.objects import ObjectStore
 from support.audited import end, turn
 from support.protocol import BASE, FakeUpdater, FakeWorker, config, learner, spec
+from tasks.expiry_plan import Item, RunPlan
 from trainer.learner import AgenticRLLearner
 from trainer.recovery import newest_checkpoint
 from trainer.replay_process import Replay, replay_checkpoint
@@ -67,6 +68,10 @@ def crown(store: ObjectStore, *promoted: tuple[str, WeightsRef], channel: str = 
         for ref, weights in promoted
     )
     store.put(keys.channel("test", channel), Channel(name="test", channel=channel, history=entries).to_bytes())
+
+
+def chosen(plan: RunPlan, *, kept: bool) -> list[Item]:
+    return [i for i in plan.items if i.kept == kept]
 
 
 def retrained(store: ObjectStore, run: Run, step: int) -> Replay:

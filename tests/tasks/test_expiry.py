@@ -2,7 +2,9 @@
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from support import gcs_stores
 from support.audited import end, turn
-from support.kept import DAYS, copy, crown, finished, retrained, settings, trained, write_run
+from support.kept import DAYS, chosen, copy, crown, finished, retrained, settings, trained, write_run
 from support.protocol import BASE, FakeWorker, learner
 
 from schemas import keys
@@ -22,9 +24,10 @@ from storage.audit_runs import checkpoints, find_checkpoint
 from storage.expired import check_weights, expired_checkpoints, read_tombstone
 from storage.memory import MemoryStore
 from storage.open import open_store
-from tasks import decisions, registry
+from tasks import decisions, expiry, registry
 from tasks.expiry import collect, preview
 from tasks.expiry_plan import chosen_runs
+from tasks.references import references
 
 NEVER = {"min_age_hours": 0.0}
 STEPS = 12
@@ -79,14 +82,14 @@ def content(store):
 
 def test_what_stays_and_why(store):
     (plan,) = swept(store)
-    assert {i.step: i.why for i in plan.chosen(kept=True) if i.kind == "checkpoint"} == {
+    assert {i.step: i.why for i in chosen(plan, kept=True) if i.kind == "checkpoint"} == {
         4: "in the history of test/production",
         6: "keep_every = 6",
         8: "run child starts from it",
         10: "keep_last = 2",
         12: "keep_last = 2",
     }
-    gone = plan.chosen(kept=False)
+    gone = chosen(plan, kept=False)
     assert [(i.kind, i.name, i.why) for i in gone] == [
         ("checkpoint", "test@2", "keep_last = 2, keep_every = 6"),
         ("policy", f"{BASE}/policies/00000000/L1", "no checkpoint needs it"),
@@ -121,13 +124,13 @@ def test_a_second_time_removes_nothing(store):
     swept(store)
     before = content(store)
     (plan,) = swept(store)
-    assert plan.chosen(kept=False) == [] and plan.expired == 1
+    assert chosen(plan, kept=False) == [] and plan.expired == 1
     assert content(store) == before
 
 
 def test_nothing_young_goes(store):
     (plan,) = swept(store, time.time)
-    assert plan.chosen(kept=False) == []
+    assert chosen(plan, kept=False) == []
 
 
 def test_a_run_that_somebody_drives_is_left_alone(store):
@@ -168,7 +171,7 @@ def test_resume_after_it():
     store, run = MemoryStore("resume"), settings(STEPS, {"keep_last": 1, **NEVER})
     first, workers = trained(store, run, 9)
     (plan,) = swept(store)
-    assert {i.step for i in plan.chosen(kept=False)} == {0, 2, 4, 6}
+    assert {i.step for i in chosen(plan, kept=False)} == {0, 2, 4, 6}
     second = learner(store, run, "L2")
     assert second.recover() == 1
     assert second.updater.params == first.updater.params
@@ -184,8 +187,8 @@ def test_on_every_store(name, tmp_path: Path):
     store, run = STORES[name](tmp_path), settings(8, {"keep_last": 1})
     finished(store, run)
     crown(store, ("test@4", policy(store, 4)))
-    assert [p.chosen(kept=False) for p in swept(store, time.time)] == [[]]
-    assert [i.step for i in swept(store)[0].chosen(kept=False)] == [2, 0]
+    assert [chosen(p, kept=False) for p in swept(store, time.time)] == [[]]
+    assert [i.step for i in chosen(swept(store)[0], kept=False)] == [2, 0]
     assert there(store) == [4, 6, 8]
     assert audit.verify(store, "test").ok and retrained(store, run, 4).start == 0
 
@@ -343,13 +346,17 @@ def test_marked_and_then_referred_to_is_void(store, one_thread):
     assert there(made) == [2, 4, 6, 8, 10, 12]
 
 
-def test_two_at_once_are_harmless(store, one_thread):
-    """The second comes in between any two writes of the first, whose lease was taken from it meanwhile."""
+@pytest.mark.parametrize("referred", [False, True])
+def test_two_at_once_are_harmless(store, one_thread, referred):
+    """The second comes in between any two writes of the first, whose lease was taken from it meanwhile. Where a gate
+    took the checkpoint before the first has let it expire, it stays."""
     for moment in range(4):
 
         def second(made) -> None:
             made.moment = -1
             made.delete(keys.run_lease("test"))
+            if referred:
+                decide(made, 2)
             swept(made)
 
         made = mortal(store, moment, second)
@@ -357,7 +364,41 @@ def test_two_at_once_are_harmless(store, one_thread):
             swept(made)
         except RunStopped as error:
             assert "another" in str(error)
-        assert there(made) == [4, 6, 8, 10, 12] and audit.verify(made, "test").ok
+        assert there(made) == [*([2] if referred and moment < 2 else []), 4, 6, 8, 10, 12]
+        assert audit.verify(made, "test").ok
+
+
+def test_a_mark_that_another_has_voided_meanwhile_is_not_taken_up(store, monkeypatch):
+    """A gate takes the checkpoint after the first asked who refers to it; the second sees that and voids the mark."""
+    asked = []
+
+    def slow(made):
+        found = references(made)
+        asked.append(made)
+        if len(asked) == 2:
+            decide(made, 2)
+            made.delete(keys.run_lease("test"))
+            swept(made)
+        return found
+
+    monkeypatch.setattr(expiry, "references", slow)
+    with pytest.raises(RunStopped, match="another `headrace gc` is at work on test@2"):
+        swept(store)
+    assert there(store) == [2, 4, 6, 8, 10, 12]
+    check_weights(store, policy(store, 2))
+
+
+def test_whoever_has_lost_the_lease_removes_nothing(store, monkeypatch):
+    before = content(store)
+    monkeypatch.setattr(expiry, "hold", lambda *_, **__: nullcontext(SimpleNamespace(lost=True)))
+    with pytest.raises(RunStopped, match="another process has taken over run test"):
+        swept(store)
+    assert content(store) == before
+    write_run(store, settings(STEPS, {"keep_last": 6}))  # no tombstone, only weights without a checkpoint
+    before = content(store)
+    with pytest.raises(RunStopped, match="another process has taken over run test"):
+        swept(store)
+    assert content(store) == before
 
 
 def test_an_unknown_run_is_refused(store):
