@@ -112,16 +112,27 @@ class Checks:
         self._ended.update(record.ended_groups())
         if not self._sim.patient:
             return
-        for group in record.ended_groups():
-            first, claim = self._claims.get(group, (self._sim.clock.now, None))
-            waited = self._sim.clock.now - first > self._run.rl.group_seconds - 2 * SKEW
-            if waited and record.metadata.kind == "step" and not self._beyond_takeover(group, claim):
+        late = [g for g in record.ended_groups() if record.metadata.kind == "step" and self._late(g)]
+        held_up = any(self._beyond_takeover(g) for g in late)
+        for group in late:
+            if not (self._beyond_takeover(group) or (held_up and self._only_held_up(group))):
                 raise Violation(f"group {group} ended by its deadline alone")
 
-    def _beyond_takeover(self, group: int, claim: Claim | None) -> bool:
+    def _late(self, group: int) -> bool:
+        """Whether the deadline of a group may have passed for the learner that ends it."""
+        waited = self._sim.clock.now - self._claims[group][0] if group in self._claims else 0.0
+        return waited > self._run.rl.group_seconds - 2 * SKEW
+
+    def _beyond_takeover(self, group: int) -> bool:
         """A shard of the group has rotted and its owner may live: if no takeover is left, time alone can end it."""
-        limit = self._run.rollout.max_takeovers
-        return group in self._rotted and claim is not None and claim.takeovers >= limit
+        return group in self._rotted and self._claims[group][1].takeovers >= self._run.rollout.max_takeovers
+
+    def _only_held_up(self, group: int) -> bool:
+        """It waits for nothing of its own, only for the others of its batch: every sample is sealed and readable, or it
+        may pass to nobody any more and its owner's death has settled it."""
+        sealed = all((group, sample) in self._sealed for sample in range(self._run.rl.group_size))
+        given_up = self._claims[group][1].takeovers >= self._run.rollout.max_takeovers
+        return given_up or (sealed and group not in self._rotted)
 
     def end(self) -> None:
         """Nothing lost, nothing twice, staleness within its bound, chain whole, weights those of the ledger."""
