@@ -13,7 +13,8 @@ from storage.objects import GenerationMismatch, ObjectStore, find
 
 
 def put(store: ObjectStore, gate_base: str, found: GateDecision, seconds: float) -> bool:
-    """Ask about a candidate that passed all else. False where the same was asked, and answered, and nobody read it."""
+    """Ask about a candidate that passed all else. False where the same was asked and answered, and the driver died
+    before it made a decision of it."""
     now = time.time()
     question = Approval(
         candidate=found.candidate,
@@ -22,11 +23,17 @@ def put(store: ObjectStore, gate_base: str, found: GateDecision, seconds: float)
         asked=now,
         until=now + seconds,
     )
-    standing = read(store, gate_base)
-    if standing is not None and standing.open and standing.approved is not None and _same(standing, question):
-        return False
-    store.put(keys.gate_approval(gate_base), question.to_bytes())
-    return True
+    key = keys.gate_approval(gate_base)
+    while True:
+        stored = find(store, key)
+        standing = Approval.from_bytes(stored.data, key) if stored else None
+        if standing is not None and standing.approved is not None and _same(standing, question):
+            return False
+        try:
+            store.swap(key, question.to_bytes(), stored.generation if stored else 0)
+            return True
+        except GenerationMismatch:
+            continue
 
 
 def _same(one: Approval, other: Approval) -> bool:

@@ -17,7 +17,7 @@ from storage.open import open_store
 from tasks import questions
 from tasks.checkpoints import Checkpoint, find
 from tasks.gate import Case
-from tasks.lease import is_held
+from tasks.lease import is_alive
 from tasks.promote import Answer
 from tasks.request import root_url
 
@@ -55,7 +55,7 @@ def _answer(case: Case, found: GateDecision, name: str | None) -> Answer:
 def _run_waits(store: ObjectStore, checkpoint: Checkpoint, channel: str | None) -> bool:
     """Whether the run itself is being driven and asks a person about this checkpoint."""
     question = questions.read(store, beside.gate_base(checkpoint, channel))
-    return question is not None and question.open and is_held(store, keys.run_lease(checkpoint.request.run))
+    return question is not None and question.open and is_alive(store, keys.run_lease(checkpoint.request.run))
 
 
 def _tell_run(store: ObjectStore, checkpoint: Checkpoint, args: argparse.Namespace) -> None:
