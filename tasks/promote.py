@@ -105,9 +105,9 @@ def _swap(case: Case, key: str, decision: GateDecision) -> None:
 
 
 def _standing(case: Case, champion: Promotion) -> GateDecision:
-    """The decision that made the candidate the champion; a new one saying so where its run's gate made none."""
+    """The decision that made the candidate the champion; a new one saying so where it was not this gate's."""
     stored = decisions.newest(case.session.store, case.base)
-    if stored is not None and stored[1].promoted:
+    if stored is not None and stored[1].promoted and decisions.is_settled(_channel(case), *stored):
         return stored[1]
     decision = GateDecision(
         candidate=case.ref,

@@ -257,6 +257,20 @@ def test_a_champion_needs_no_second_decision(project: Path, root: str) -> None:
     assert survey(changed.session.request, changed.session.record).settled
 
 
+def test_a_decision_that_other_settings_overtook_is_settled(
+    project: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = ended(project, root)
+    grade(case, (1.0, 0.5))
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "append", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            promote.promote(case, nobody)
+    decide(ended(project, root, "promotion.min_improvement=0.1"))
+    assert decide(case).reason == "small@3 is the champion" and history(root) == ["small@3"]
+    assert survey(case.session.request, case.session.record).settled
+
+
 def test_every_decision_is_kept(project: Path, root: str) -> None:
     case = ended(project, root)
     grade(case, (0.1, 0.5))
