@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import NoReturn
 
 from flows.lines import Lines
-from schemas import keys
-from schemas.errors import RequestError, RunStopped
+from schemas import config_text, keys
+from schemas.errors import RunStopped
 from schemas.evaluation import EvaluationReport
 from schemas.promotion import GateDecision
 from tasks import evaluate as evaluations
-from tasks import gate, registry
+from tasks import gate
 from tasks import promote as promotion
 from tasks.checkpoints import Checkpoint
 from tasks.gate import Case
@@ -43,10 +43,9 @@ def gate_base(checkpoint: Checkpoint, channel: str | None = None) -> str:
 
 
 def _to_channel(request: Request, channel: str) -> Request:
-    if channel == registry.CANDIDATE:
-        raise RequestError(f"the channel {channel} is moved without a gate, to whatever RL ends with: name another one")
-    settings = request.config.promotion.model_copy(update={"channel": channel})
-    return replace(request, config=request.config.model_copy(update={"promotion": settings}))
+    raw = request.config.model_dump(mode="json")
+    raw["promotion"]["channel"] = channel
+    return replace(request, config=config_text.check(raw, f"--channel {channel}"))
 
 
 def _all(here: Session, wanted: list[Evaluation]) -> list[EvaluationReport]:

@@ -40,5 +40,8 @@ def test_a_run_plays_the_suites_of_its_gate(
     found = json.loads(out)
     assert code == 1 and not found["promoted"] and [c["ok"] for c in found["checks"]] == [False, True, False, True]
     assert headrace("promote", "worse@9")[0] == 2 and headrace("promote", "nobody")[0] == 2
+    for channel in ("a/b", "", "-x", "candidate"):
+        code, out, err = headrace("promote", "worse", f"--channel={channel}")
+        assert code == 2 and err.startswith(f"headrace: --channel {channel}: ") and err.count("\n") == 1, err
     assert [e.ref for e in registry.read(open_store(root), "small", "production")[0].history] == ["small@3"]
     assert [e.ref for e in registry.read(open_store(root), "small", "candidate")[0].history] == ["small@3", "worse@3"]
