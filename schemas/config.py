@@ -256,7 +256,7 @@ class Promotion(Section):
     samples: Positive = 1
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     """The improvement's paired bootstrap interval must lie above `min_improvement` at this confidence."""
-    min_improvement: float = 0.0
+    min_improvement: Annotated[float, Field(ge=-1, le=1)] = 0.0
     """0.02: better by more than two percentage points of success."""
     allow_equal: bool = False
     """Take a candidate that is not worse: its interval may reach down to -`max_regression`."""
@@ -273,8 +273,8 @@ class Promotion(Section):
     """`headrace audit verify` of the run must be ok."""
     approval: bool = False
     """A person must agree once all else is fulfilled: the flow pauses in Prefect for it."""
-    approval_seconds: PositiveFloat = 86400.0
-    """How long the flow waits for the person."""
+    approval_seconds: Annotated[float, Field(gt=0, le=31_536_000)] = 86400.0
+    """How long the flow waits for the person; a year at most."""
     resamples: Positive = 10_000
     """Resamples of the bootstrap."""
 

@@ -102,8 +102,9 @@ def _data(lineage: Lineage) -> list[tuple[str, str, str]]:
 def _training(source: Source) -> str:
     config = source.config.model_dump(mode="json")
     shown = {name: config[name] for name in ("seed", "rl", "environment", "rollout", "warm_up")}
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(source.manifest.metrics.items()))
-    means = [f"Means over all updates: {figures}."] if figures else []
+    metrics = source.manifest.metrics
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items()) if name != "rows")
+    means = [f"Means over all trained rows: {figures}."] if figures else []
     return "\n\n".join(["## Training", *means, f"```json\n{json.dumps(shown, indent=2)}\n```"])
 
 

@@ -19,9 +19,9 @@ from tasks.gate import Case
 from tasks.request import load
 
 
-def with_weights(project: Path, root: str, **options: str) -> tuple[Case, WeightsRef]:
+def with_weights(project: Path, root: str, metrics: dict[str, float] | None = None) -> tuple[Case, WeightsRef]:
     """A run whose last checkpoint has real weights, and that became champion."""
-    case = ended(project, root, **options)
+    case = ended(project, root, metrics=metrics)
     store, config = case.session.store, case.session.request.config
     assert config.model.architecture is not None
     decoder = DecoderConfig.from_architecture(config.model.architecture, ByteTokenizer().vocab_size, 257)
@@ -61,7 +61,7 @@ def test_what_leaves_comes_back_bit_for_bit(project: Path, root: str, tmp_path: 
 
 
 def test_the_card_tells_the_lineage(project: Path, root: str, tmp_path: Path) -> None:
-    case, weights = with_weights(project, root)
+    case, weights = with_weights(project, root, {"staleness": 1.5, "mismatch_kl": 0.01, "rows": 768.0})
     assert main(["export", "small@3", "--root", root, "--out", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out/README.md").read_text()
     front = yaml.safe_load(text.split("---\n")[1])
@@ -73,7 +73,8 @@ def test_the_card_tells_the_lineage(project: Path, root: str, tmp_path: Path) ->
     for said in (
         weights.sha256, case.manifest.ledger_head, start.origin, start.sha256, data["rl.tasks"].sha256,
         data["rl.tasks"].key, "| small@3 | rl-", '"groups_per_batch": 8', "| promotion.tasks | 1 | 100.0% |",
-        "small/production", "beats the warm-up", "headrace audit verify small", "headrace audit checkpoint small@3",
+        "small/production", "beats the warm-up", "headrace audit verify small",
+        "Means over all trained rows: mismatch_kl 0.01, staleness 1.5.", "headrace audit checkpoint small@3",
     ):  # fmt: skip
         assert said in text, said
 
