@@ -1,5 +1,9 @@
 """The order of a run's stages. Each is done if the store does not have it; a stop drains what runs."""
 
+from typing import Any
+
+from prefect.futures import PrefectFuture, as_completed
+
 from flows import flow_runs
 from schemas.errors import RunStopped
 from tasks import registry, reinforce, session, stages, wanted
@@ -43,8 +47,7 @@ def _reinforce(here: Session) -> None:
         workers = [stages.roll_out_elsewhere.submit(run, base)]
     else:
         workers = [stages.roll_out.submit(run, base, i) for i in range(here.request.config.rollout.workers)]
-    for future in [learner, *workers]:
-        future.result()
+    _wait([learner, *workers])
     _raise_cause(here)
 
 
@@ -61,7 +64,12 @@ def _evaluate(here: Session) -> None:
         stages.evaluate_stage.submit(run, key, f"{e.name}, {e.setting}, T={e.temperature:g}")
         for key, e in wanted.evaluations(here).items()
     ]
-    for future in futures:
+    _wait(futures)
+
+
+def _wait(futures: list[PrefectFuture[Any]]) -> None:
+    """Wait for all. What a bug raises in one of them is raised at once, whoever comes first: it ends the others."""
+    for future in as_completed(futures):
         future.result()
 
 

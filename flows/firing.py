@@ -47,8 +47,8 @@ def _fire(config: Run, folder: Path, root: str, run: str, schedule: str) -> Any:
         try:
             if schedule:
                 key = keys.schedule_lease(schedule)
-                stack.enter_context(hold(store, key, f"the schedule {schedule}", run=name, on_lost=_lost))
-                takeover.finish_dead(store, schedule, name)
+                lease = stack.enter_context(hold(store, key, f"the schedule {schedule}", run=name, on_lost=_lost))
+                takeover.finish_dead(store, schedule, name, lease)
             request = build(_config(store, config, name), folder, store, name)
             check_initial(request)
             worker_pool.check(request.config.rollout)
@@ -83,4 +83,4 @@ def _is_ours(standing: RunManifest | None) -> bool:
 
 def _lost() -> None:
     """The process stood still for longer than the lease: another firing believes it dead."""
-    session.fail_all(RunStopped("another firing of the schedule has taken over: this one stops"))
+    session.fail_all(RunStopped(takeover.LOST))

@@ -48,13 +48,13 @@ def deploy(
     request = _checked(config, overrides, root)
     prefect_environment.prepare(quiet=False)
     deployments = [_deployment(request, when, work_pool), *_workers(request, work_pool)]
-    found = work_pools.job_variables(variables)
+    given = work_pools.job_variables(variables)
     _need_server("deploy")
-    work_pools.check(work_pool, found)
+    found = work_pools.fitted(work_pool, given)
     keep_data(request)
     for deployment in deployments:
         deployment.job_variables = found
-        deployment.apply()
+        _apply(deployment)
     return f"post-training/{request.run}"
 
 
@@ -87,6 +87,15 @@ def _deployment(request: Request, when: When, work_pool: str | None = None) -> A
         entrypoint_type=EntrypointType.MODULE_PATH,
         work_pool_name=work_pool,
     )
+
+
+def _apply(deployment: Any) -> None:
+    from prefect.deployments.runner import DeploymentApplyError
+
+    try:
+        deployment.apply()
+    except DeploymentApplyError as error:
+        raise RequestError(f"Prefect does not take the deployment {deployment.name}: {error}") from error
 
 
 def _workers(request: Request, work_pool: str) -> list[Any]:

@@ -11,23 +11,26 @@ from prefect import get_run_logger
 
 from flows import driver, flow_runs, lines
 from schemas import keys
-from schemas.errors import HeadraceError
+from schemas.errors import HeadraceError, RunStopped
 from schemas.manifest import RunManifest
 from storage.audit_runs import folders
 from storage.objects import ObjectStore
 from tasks import record, session, worker_pool
-from tasks.lease import LeaseTaken, hold
+from tasks.lease import HeldLease, LeaseTaken, hold
 from tasks.request import from_record
 
 LIMIT = 3
 """Takeovers of one run. A run that outlives no driver is given up."""
+LOST = "another firing of the schedule has taken over: this one stops"
 
 
-def finish_dead(store: ObjectStore, schedule: str, own: str) -> None:
-    """Drive every dead run of the schedule but `own` to its end. The schedule's lease must be held."""
+def finish_dead(store: ObjectStore, schedule: str, own: str, lease: HeldLease) -> None:
+    """Drive every dead run of the schedule but `own` to its end. RunStopped once the schedule's lease is lost."""
     for manifest in list(unfinished(store, schedule)):
         if manifest.run != own:
             _finish(store, manifest)
+        if lease.lost:
+            raise RunStopped(LOST)
 
 
 def unfinished(store: ObjectStore, schedule: str) -> Iterator[RunManifest]:

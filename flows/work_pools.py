@@ -1,5 +1,6 @@
 """Work pools: that one exists, and what may be set for its jobs. Job variables are `KEY=VALUE` or `env.NAME=VALUE`."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ def job_variables(given: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"env": dict(prefect_environment.JOB_VARIABLES["env"])}
     for text in given:
         key, equals, value = text.partition("=")
-        if not (key and equals):
+        if not equals or key in ("", "env", "env."):
             raise RequestError(f"--job-variable {text} is not of the form KEY=VALUE or env.NAME=VALUE")
         if key.startswith("env."):
             found["env"][key.removeprefix("env.")] = value
@@ -21,8 +22,11 @@ def job_variables(given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def check(work_pool: str, variables: dict[str, Any]) -> None:
-    """RequestError where there is no such pool, or where its jobs have no such variable: Prefect would ignore it."""
+def fitted(work_pool: str, variables: dict[str, Any]) -> dict[str, Any]:
+    """The variables as the pool types them, such as the number of `finished_job_ttl=60`.
+
+    RequestError where there is no such pool, or where its jobs have no such variable: Prefect would ignore it.
+    """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -41,3 +45,15 @@ def check(work_pool: str, variables: dict[str, Any]) -> None:
             f"--job-variable {unknown[0]}: jobs of the work pool `{work_pool}` ({pool.type}) have no such variable "
             f"(they have {', '.join(known)})"
         )
+    return {key: _typed(value, known.get(key, {})) for key, value in variables.items()}
+
+
+def _typed(value: Any, schema: dict[str, Any]) -> Any:
+    """A text that must be something else, read as JSON. What is not JSON is left for Prefect to refuse."""
+    kinds = {found.get("type", "string") for found in schema.get("anyOf", [schema])}
+    if not isinstance(value, str) or "string" in kinds:
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

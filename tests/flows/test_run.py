@@ -16,6 +16,7 @@ from flows.cli import main
 from schemas.manifest import RunManifest
 from schemas.promotion import Channel
 from storage.open import open_store
+from tasks import reinforce
 from tasks.record import read_run
 from tasks.request import load
 from tasks.survey import survey
@@ -99,6 +100,21 @@ def test_a_learner_that_stops_stops_the_run_with_its_cause(
     monkeypatch.delenv("FAKE_LEARNER")
     code, out, err = headrace("run", "CONFIG")
     assert code == 0 and "habit: finished before" in out
+
+
+def test_a_bug_in_a_roll_out_ends_the_learner_at_once(
+    headrace: Headrace, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise ValueError("a bug")
+
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "15")
+    monkeypatch.setattr(reinforce, "roll_out", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        headrace("run", "CONFIG")
+    left = read_run(open_store(root), "small")
+    assert left is not None and (left.state, left.reason) == ("failed", "a bug")
+    assert not [key for key in open_store(root).list("runs/small/") if "/ledger/" in key], "nobody waited for its end"
 
 
 def test_a_killed_learner_is_started_again(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:

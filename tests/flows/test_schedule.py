@@ -1,27 +1,29 @@
 """Schedules: what a deployment holds, which requests are refused, and what a firing makes of what it finds."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 from prefect.utilities.schema_tools import ValidationError, validate
+from support.real_run import until
 
 from flows.cli import main
 from flows.schedule import When, _deployment, parameters
 from schemas import keys
 from schemas.config import RL, Run
-from schemas.manifest import RunManifest
+from schemas.manifest import Lease, RunManifest
 from storage.audit_runs import folders
 from storage.open import open_store
 from tasks import record
-from tasks.lease import hold
+from tasks.lease import acquire, hold
 from tasks.record import read_run
 from tasks.request import keep_data, load
 
 TEMPLATE = {
     "job_configuration": {"command": "{{ command }}", "env": "{{ env }}"},
-    "variables": {"properties": {"env": {"type": "object"}, "command": {"type": "string"}}},
+    "variables": {"properties": {"env": {"type": "object"}, "command": {"type": "string"}, "ttl": {"type": "integer"}}},
 }
 
 
@@ -108,15 +110,19 @@ def test_a_deployment_needs_its_work_pool(project: Path, root: str, capsys: pyte
         assert "jobs of the work pool `here` (process) have no such variable" in capsys.readouterr().err
         assert main([*argv, "here", "--job-variable", "image"]) == 2
         assert "is not of the form KEY=VALUE" in capsys.readouterr().err
+        assert main([*argv, "here", "--job-variable", "env=x"]) == 2
+        assert "is not of the form KEY=VALUE or env.NAME=VALUE" in capsys.readouterr().err
+        assert main([*argv, "here", "--job-variable", "ttl=soon"]) == 2
+        assert "soon" in capsys.readouterr().err
         words = ["--set", "rollout.infrastructure=deployment", "--cron", "0 3 * * *"]
-        assert main([*argv, "here", *words, "--job-variable", "env.PLACE=there"]) == 0
+        assert main([*argv, "here", *words, "--job-variable", "env.PLACE=there", "--job-variable", "ttl=60"]) == 0
         assert "deployed post-training/small: it fires at `0 3 * * *` (UTC)" in capsys.readouterr().out
         made = client.read_deployment_by_name("post-training/small")
         workers = client.read_deployment_by_name("rollout-worker/headrace")
         assert workers.work_pool_name == "here" and workers.entrypoint == "flows.rollout_worker.rollout_worker"
         assert made.work_pool_name == "here" and made.entrypoint == "flows.post_training.post_training"
         assert made.parameters["config"]["name"] == "small" and len(made.schedules) == 1
-        assert made.job_variables == {"env": {"PYTHONSAFEPATH": "1", "PLACE": "there"}}
+        assert made.job_variables == {"env": {"PYTHONSAFEPATH": "1", "PLACE": "there"}, "ttl": 60}
         assert main([*argv, "here"]) == 0
         assert client.read_deployment_by_name("post-training/small").schedules == [], "deployed anew without a cron"
     assert load(str(project / "small.toml"), root=root).store.list("data/")
@@ -193,6 +199,29 @@ def test_a_run_that_somebody_drives_is_not_dead(project: Path, root: str) -> Non
         assert fire(project, root).is_completed()
     left = read_run(open_store(root), alive)
     assert left is not None and (left.state, left.takeovers) == ("running", 0)
+
+
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_firing_that_loses_its_schedule_while_it_takes_over_opens_no_run(
+    project: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, store = leave(project, root, "small-0", "running"), open_store(root)
+    monkeypatch.setitem(acquire.__kwdefaults__, "seconds", 1.0)
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "10")
+
+    def take_the_schedule() -> None:
+        until(
+            lambda: any(key.endswith("/window.json") for key in store.list(f"runs/{dead}/")), "its learner is at work"
+        )
+        other = Lease(owner="other", host="elsewhere", pid=1, seconds=1.0, beat=0)
+        store.put(keys.schedule_lease("small"), other.to_bytes())
+
+    with ThreadPoolExecutor(1) as executor:
+        taking = executor.submit(take_the_schedule)
+        state = fire(project, root)
+        taking.result()
+    assert state.is_failed() and "another firing of the schedule has taken over" in str(state.message)
+    assert [m.run for m in runs_of(root)] == [dead]
 
 
 def fire(project: Path, root: str) -> Any:

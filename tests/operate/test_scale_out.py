@@ -29,7 +29,6 @@ from storage.open import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = "gs://bucket/shared"
-START = ("worker", "start", "--pool", "rollout", "--limit", "1", "--name")
 STEPS = 40
 PACED = """
 import asyncio
