@@ -12,6 +12,8 @@ from support.rollouts import BASE, TASKS, TOKENIZER, sealed
 
 from models.chat import chat_format
 from models.config import DecoderConfig
+from models.logprobs import token_logprobs
+from models.pure import Params
 from models.stored import load_weights
 from models.tokenizer import Tokenizer
 from rollout.cast import load_cast
@@ -31,10 +33,12 @@ from trainer.jax_updater import JaxUpdater
 STEPS, GROUPS, SIZE = 5, 2, 4
 
 
-async def plain_loop(run: Run, folder: Path, recorded: dict[str, Trajectory]) -> tuple[list[Trajectory], list[str]]:
+async def plain_loop(
+    run: Run, folder: Path, recorded: dict[str, Trajectory]
+) -> tuple[list[Trajectory], list[str], list[Params]]:
     """Sample a batch, train on it, take the new weights, and again; trains on the recorded batch.
 
-    Returns what was sampled, and the parameters' digest after each step.
+    Returns what was sampled, the parameters' digest after each step, and the parameters before each.
     """
     updater = JaxUpdater(MemoryStore("plain"), "plain", run, SHAPE, talkative())
     engine = JaxEngine(SHAPE, talkative(), version=0, slots=3, max_length=run.rollout.max_length, decode_steps=1)
@@ -43,8 +47,9 @@ async def plain_loop(run: Run, folder: Path, recorded: dict[str, Trajectory]) ->
         engine, chat_format(TOKENIZER, cast.tool_specs), cast, run,
         run="test", seed=SEED, worker="plain", temperature=run.rollout.temperature,
     )  # fmt: skip
-    sampled, digests = [], []
+    sampled, digests, policies = [], [], []
     for step in range(STEPS):
+        policies.append(jax.tree.map(np.array, updater.params))
         groups = [await play(collector, group) for group in range(step * GROUPS, (step + 1) * GROUPS)]
         sampled += [row for group in groups for row in group]
         advantages = [a for group in groups for a in grpo([recorded[r.id].reward for r in group])]
@@ -53,7 +58,7 @@ async def plain_loop(run: Run, folder: Path, recorded: dict[str, Trajectory]) ->
         digests.append(updater.params_digest())
         await engine.update_weights(jax.tree.map(np.array, updater.params), step + 1)
     await engine.close()
-    return sampled, digests
+    return sampled, digests, policies
 
 
 async def play(collector: TrajectoryCollectEngine, group: int) -> list[Trajectory]:
@@ -64,6 +69,17 @@ async def play(collector: TrajectoryCollectEngine, group: int) -> list[Trajector
 def grpo(rewards: list[float]) -> list[float]:
     centred = np.array(rewards) - np.mean(rewards)
     return [float(np.float32(a)) for a in centred / (np.sqrt(np.mean(centred**2)) + 1e-6)]
+
+
+_token_logprobs = jax.jit(token_logprobs, static_argnums=0)
+
+
+def by_the_learner(params: Params, row: Trajectory, length: int) -> np.ndarray:
+    """The log-probs that the learner's pass over the row gives its sampled tokens under `params`."""
+    tokens, places = np.zeros((1, length), np.int32), np.arange(length)[None]
+    tokens[0, : len(row.tokens)] = row.tokens
+    logs, _ = _token_logprobs(SHAPE, params, tokens, places, places < len(row.tokens))
+    return np.asarray(logs)[0, : len(row.tokens)][np.array(row.mask)]
 
 
 def trained(store: MemoryStore) -> list[tuple[int, str]]:
@@ -88,7 +104,11 @@ def test_without_staleness_the_pipeline_is_the_plain_loop(tmp_path: Path) -> Non
     assert [v for v, _ in order] == [step for step in range(STEPS) for _ in range(GROUPS * SIZE)]
     assert all(rows[i].versions == (version,) for version, i in order), "a token of another policy was trained"
 
-    sampled, digests = asyncio.run(plain_loop(run, tmp_path, rows))
+    sampled, digests, policies = asyncio.run(plain_loop(run, tmp_path, rows))
+    for version, i in order:  # whatever an engine says of its version, these weights sampled the row
+        found = np.array(rows[i].logprobs)[np.array(rows[i].mask)]
+        wanted = by_the_learner(policies[version], rows[i], run.rollout.max_length)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
     assert [row.id for row in sampled] == [i for _, i in order]
     for row in sampled:
         assert (row.tokens, row.mask, row.seed) == (rows[row.id].tokens, rows[row.id].mask, rows[row.id].seed)

@@ -5,17 +5,22 @@ Each test names a public report. `docs/faults.md` is the whole table.
 
 import asyncio
 
+import numpy as np
 import pytest
-from support.protocol import BASE, FakeWorker, config, learner, spec, trajectory
+from support.protocol import BASE, FakeUpdater, FakeWorker, config, learner, spec, trajectory
+from support.rollouts import load, publish, stage
 from support.turning import drive, finish, records
 
 from rollout.engine import Request, Sampling
+from rollout.policy import PolicyFollower
 from rollout.scripted import ScriptedEngine
 from schemas import keys
 from schemas.ledger import Disposition
 from schemas.manifest import PolicyManifest, Window
+from schemas.trajectory import row_digest
 from storage import audit, control
 from storage.memory import MemoryStore
+from trainer.assembler import Row
 
 
 class WatchedStore(MemoryStore):
@@ -54,6 +59,31 @@ def test_the_first_rollout_after_a_resume_is_of_the_restored_weights():
     window = control.read_window(store, BASE)[0]
     assert window.version == again.progress.version == 3
     assert policy(store, 3).weights.sha256 == again.updater.params_digest()
+
+
+def test_without_staleness_nothing_starts_before_the_update_that_it_follows():
+    """Staleness 0 let a batch start one update early and trained other than a plain loop (verl-project/verl#4449)."""
+    store, run = WatchedStore(), config(steps=5, max_staleness=0)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    drive(made, [worker], 5)
+    opened = [(w.step, w.version, w.limit) for w in store.windows]
+    assert opened == [(step, step, 2 * min(step + 1, 5)) for step in range(6)]
+    plain, half = FakeUpdater(MemoryStore()), float(np.float32(0.5 / (0.5 + 1e-6)))
+    for step in range(5):
+        played = [trajectory(2 * step + i // 2, i % 2, version=step, worker="w0") for i in range(4)]
+        plain.update(tuple(Row(("w0", 0, 0), row, row_digest(row)) for row in played), (-half, half) * 2)
+        assert policy(store, step + 1).weights.sha256 == plain.params_digest()
+
+
+async def test_a_worker_waits_for_the_policy_that_the_window_names():
+    """Staleness 0 was one step off where play went on with the policy before (verl-project/verl#6780)."""
+    store, _ = stage(config())
+    publish(store, 1)
+    engine = ScriptedEngine(lambda stream, seed, version: [5], version=0)
+    follower = PolicyFollower(store, BASE, engine, load, drain=False, news=lambda: None)
+    assert not await follower.follow(1, in_flight=0)
+    await follower.close()
+    assert await follower.follow(1, in_flight=0) and engine.version == 1
 
 
 @pytest.mark.parametrize("version", [0, 5, 50])
