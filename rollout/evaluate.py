@@ -29,7 +29,8 @@ from schemas.evaluation import Category, EvaluationReport, EvaluationSpec
 from schemas.trajectory import Trajectory
 from schemas.version import code_version
 from storage import process
-from storage.objects import ObjectExists, ObjectStore, find
+from storage.documents import read_document
+from storage.objects import ObjectExists, ObjectStore
 from storage.open import open_store
 
 PROGRESS_SECONDS = 1.0
@@ -61,9 +62,9 @@ class Evaluation:
     async def run(self) -> EvaluationReport:
         """Play everything. RunStopped if a stop is asked for first."""
         key, began = report_key(self._spec.output), time.monotonic()
-        stored = find(self._store, key)
-        if stored is not None:
-            return EvaluationReport.from_bytes(stored.data, key)
+        made = read_document(self._store, EvaluationReport, key)
+        if made is not None:
+            return made
         telling = asyncio.ensure_future(self._tell_regularly())
         try:
             await self._play()

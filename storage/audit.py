@@ -21,7 +21,8 @@ from storage.audit_life import trajectory
 from storage.audit_lineage import checkpoint
 from storage.audit_log import Log, read_log
 from storage.audit_runs import read_spec, stages
-from storage.objects import ObjectStore, find
+from storage.documents import read_document
+from storage.objects import ObjectStore
 
 __all__ = ["StageVerification", "Verification", "checkpoint", "trajectory", "verify"]
 
@@ -185,9 +186,9 @@ def _read_manifests(store: ObjectStore, base: str) -> _Manifests:
     found, violations = [], []
     for key, kind in wanted:
         try:
-            stored = find(store, key)
-            if stored is not None:
-                found.append((key, kind.from_bytes(stored.data, key)))
+            document = read_document(store, kind, key)
+            if document is not None:
+                found.append((key, document))
         except RequestError as error:
             violations.append(str(error))
     return _Manifests(tuple(found), tuple(violations))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from schemas import keys
 from schemas.manifest import PolicyManifest, StageManifest
 from storage.audit_runs import checkpoints, folders, promotions, read_spec
+from storage.documents import read_document
 from storage.expired import expired_checkpoints
 from storage.objects import ObjectStore, find
 
@@ -111,5 +112,4 @@ def rl_stages(store: ObjectStore) -> dict[str, str]:
 def warm_up_stages(store: ObjectStore) -> list[StageManifest]:
     """Every finished warm-up in the store."""
     wanted = [f"stages/{name}/manifest.json" for name in folders(store, "stages/")]
-    found = [(key, stored) for key in wanted if (stored := find(store, key)) is not None]
-    return [StageManifest.from_bytes(stored.data, key) for key, stored in found]
+    return [m for key in wanted if (m := read_document(store, StageManifest, key)) is not None]

@@ -15,7 +15,8 @@ from storage.audit_downstream import Artifact, downstream, rl_stages, warm_up_st
 from storage.audit_lineage import checkpoint
 from storage.audit_runs import read_spec, stages
 from storage.catalog import Catalog, open_catalog
-from storage.objects import ObjectStore, find
+from storage.documents import read_document
+from storage.objects import ObjectStore
 
 _TRAJECTORY = re.compile(r"\d+-\d+-\d+")
 _TRAINED = (pc.field("kind") == Kind.TRAJECTORY) & (pc.field("disposition") == Disposition.TRAINED)
@@ -137,9 +138,8 @@ def _data_file(store: ObjectStore, run: str, selector: str) -> Parent:
 def _data_files(store: ObjectStore, run: str) -> list[Parent]:
     specs = [read_spec(store, base) for base in stages(store, run)]
     files = [Parent(kind="data", ref=s.tasks, sha256=s.tasks_sha256) for s in specs]
-    stored = find(store, keys.run_manifest(run))
-    if stored is not None:
-        manifest = RunManifest.from_bytes(stored.data, keys.run_manifest(run))
+    manifest = read_document(store, RunManifest, keys.run_manifest(run))
+    if manifest is not None:
         files += [Parent(kind="data", ref=k, sha256=_digest(k)) for k in manifest.data.values()]
     try:
         files += checkpoint(store, run).data()

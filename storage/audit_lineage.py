@@ -16,6 +16,7 @@ from schemas.ledger import Disposition, Kind
 from schemas.manifest import Parent, StageManifest, WeightsRef
 from storage.audit_runs import find_checkpoint, read_spec
 from storage.catalog import open_catalog
+from storage.documents import read_document
 from storage.expired import read_expired, sentence
 from storage.objects import ObjectStore, find
 
@@ -209,11 +210,10 @@ def _follow(store: ObjectStore, lineage: Lineage, weights: WeightsRef, *, ledger
 
 def _follow_stage(store: ObjectStore, lineage: Lineage, stage: str, sha256: str, *, ledger_only: bool) -> None:
     key = f"{stage}/manifest.json"
-    stored = find(store, key)
-    if stored is None:
+    manifest = read_document(store, StageManifest, key)
+    if manifest is None:
         lineage.outside.append(Parent(kind="stage", ref=stage, sha256=sha256))
         return
-    manifest = StageManifest.from_bytes(stored.data, key)
     digest = manifest.weights.sha256 if manifest.weights else ""
     lineage.warm_ups.append(WarmUp(stage, digest, manifest.inputs))
     for parent in manifest.inputs:

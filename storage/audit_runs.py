@@ -7,7 +7,8 @@ from schemas import keys
 from schemas.errors import AuditViolation, RequestError
 from schemas.manifest import CheckpointManifest, RLSpec, RunManifest
 from schemas.promotion import Channel
-from storage.objects import ObjectStore, find
+from storage.documents import read_document
+from storage.objects import ObjectStore
 
 
 def folders(store: ObjectStore, prefix: str) -> Iterator[str]:
@@ -22,11 +23,11 @@ def folders(store: ObjectStore, prefix: str) -> Iterator[str]:
 def stages(store: ObjectStore, run: str) -> list[str]:
     """The folders of a run's RL stages, oldest first. RequestError if there is no such run or no RL stage yet."""
     key = keys.run_manifest(run)
-    stored = find(store, key)
+    manifest = read_document(store, RunManifest, key)
     present = [name for name in folders(store, f"{keys.run(run)}/") if name.startswith("rl-")]
-    if stored is None and not present:
+    if manifest is None and not present:
         raise RequestError(f"there is no run `{run}` in {store.url}: `headrace status` lists the runs")
-    opened = RunManifest.from_bytes(stored.data, key).rl_keys if stored else ()
+    opened = manifest.rl_keys if manifest else ()
     names = list(dict.fromkeys([*(f"rl-{k}" for k in opened if f"rl-{k}" in present), *present]))
     if not names:
         raise RequestError(f"run `{run}` has no RL stage yet")
@@ -36,10 +37,9 @@ def stages(store: ObjectStore, run: str) -> list[str]:
 def read_spec(store: ObjectStore, base: str) -> RLSpec:
     """What an RL stage was told to do. AuditViolation if it is gone: all else comes after it."""
     key = keys.spec(base)
-    stored = find(store, key)
-    if stored is None:
+    spec = read_document(store, RLSpec, key)
+    if spec is None:
         raise AuditViolation(f"{key} is missing though {base} has other objects: it was removed")
-    spec = RLSpec.from_bytes(stored.data, key)
     if keys.rl(spec.run, spec.key) != base:
         raise AuditViolation(f"{key} speaks of run {spec.run} and key {spec.key}: it belongs elsewhere")
     return spec

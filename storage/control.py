@@ -8,21 +8,20 @@ from collections.abc import Callable
 
 from schemas import keys
 from schemas.manifest import Claim, Window, WorkerState
-from storage.objects import GenerationMismatch, ObjectExists, ObjectStore, find
+from storage.documents import read_generation
+from storage.objects import GenerationMismatch, ObjectExists, ObjectStore
 
 
 def read_window(store: ObjectStore, base: str) -> tuple[Window, int] | None:
     """The window and its generation, or None before the learner has opened it."""
     key = keys.window(base)
-    stored = find(store, key)
-    return (Window.from_bytes(stored.data, key), stored.generation) if stored else None
+    return read_generation(store, Window, key)
 
 
 def read_claim(store: ObjectStore, base: str, group: int) -> tuple[Claim, int] | None:
     """Who holds a group, and the claim's generation."""
     key = keys.claim(base, group)
-    stored = find(store, key)
-    return (Claim.from_bytes(stored.data, key), stored.generation) if stored else None
+    return read_generation(store, Claim, key)
 
 
 def create_claim(
@@ -86,8 +85,7 @@ def register_worker(store: ObjectStore, base: str, *, worker: str, host: str, pi
 def read_worker(store: ObjectStore, base: str, number: int) -> tuple[WorkerState, int] | None:
     """A worker's last heartbeat and its generation."""
     key = keys.worker(base, number)
-    stored = find(store, key)
-    return (WorkerState.from_bytes(stored.data, key), stored.generation) if stored else None
+    return read_generation(store, WorkerState, key)
 
 
 def beat(store: ObjectStore, base: str, state: WorkerState) -> None:

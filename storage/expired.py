@@ -11,7 +11,8 @@ from schemas import keys
 from schemas.errors import RequestError
 from schemas.expired import Expired
 from schemas.manifest import CheckpointManifest, WeightsRef
-from storage.objects import ObjectStore, find
+from storage.documents import read_generation
+from storage.objects import ObjectStore
 
 _POLICY = re.compile(r"(runs/[^/]+/rl-[^/]+)/policies/(\d{8})/[^/]+")
 
@@ -19,8 +20,7 @@ _POLICY = re.compile(r"(runs/[^/]+/rl-[^/]+)/policies/(\d{8})/[^/]+")
 def read_tombstone(store: ObjectStore, base: str, step: int) -> tuple[Expired, int] | None:
     """The tombstone as it stands, also a void one, and its generation."""
     key = keys.checkpoint_expired(base, step)
-    stored = find(store, key)
-    return (Expired.from_bytes(stored.data, key), stored.generation) if stored else None
+    return read_generation(store, Expired, key)
 
 
 def read_expired(store: ObjectStore, base: str, step: int) -> Expired | None:

@@ -11,13 +11,13 @@ from typing import Literal
 from schemas import config_text, keys
 from schemas.config import Retention
 from schemas.errors import RequestError
-from schemas.manifest import RLManifest
 from storage.audit_runs import folders, read_spec
 from storage.objects import ObjectStore, find
 from tasks.inventory import Files, Inventory, take_inventory
 from tasks.record import read_run
 from tasks.references import References
 from tasks.retention import Candidate, Verdict, judge
+from tasks.survey import read_rl
 
 TORN_HOURS = 1.0
 """Files without a manifest are at least this old before they are taken for those of a killed learner."""
@@ -90,9 +90,8 @@ def _stage(store: ObjectStore, run: str, base: str, settings: Retention, refers:
 
 
 def _end(store: ObjectStore, base: str) -> int:
-    key = keys.rl_manifest(base)
-    stored = find(store, key)
-    return RLManifest.from_bytes(stored.data, key).checkpoint if stored else 0
+    manifest = read_rl(store, base)
+    return manifest.checkpoint if manifest else 0
 
 
 def _candidate(held: Inventory, step: int, run: str, refers: References, now: float) -> Candidate:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from schemas.errors import HeadraceError, RequestError
 from schemas.manifest import Lease
+from storage.documents import read_document
 from storage.objects import GenerationMismatch, ObjectStore, find
 
 SECONDS = 15.0
@@ -113,8 +114,8 @@ def hold(
 
 def is_held(store: ObjectStore, key: str) -> bool:
     """Whether somebody seems to hold the lease: for display only, since nothing is waited for."""
-    stored = find(store, key)
-    return stored is not None and not _free(Lease.from_bytes(stored.data, key))
+    standing = read_document(store, Lease, key)
+    return standing is not None and not _free(standing)
 
 
 def is_alive(

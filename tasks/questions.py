@@ -9,6 +9,7 @@ import time
 from schemas import keys
 from schemas.errors import RequestError
 from schemas.promotion import Approval, GateDecision
+from storage.documents import read_document
 from storage.objects import GenerationMismatch, ObjectStore, find
 
 
@@ -43,8 +44,7 @@ def _same(one: Approval, other: Approval) -> bool:
 def read(store: ObjectStore, gate_base: str) -> Approval | None:
     """The question with its answer, if one was ever asked."""
     key = keys.gate_approval(gate_base)
-    stored = find(store, key)
-    return Approval.from_bytes(stored.data, key) if stored else None
+    return read_document(store, Approval, key)
 
 
 def answer(store: ObjectStore, gate_base: str, *, agreed: bool, name: str) -> Approval:

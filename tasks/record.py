@@ -10,7 +10,8 @@ from schemas import keys
 from schemas.digest import digest
 from schemas.manifest import RunManifest
 from schemas.version import code_version
-from storage.objects import GenerationMismatch, ObjectStore, find
+from storage.documents import read_document
+from storage.objects import GenerationMismatch, ObjectStore
 from tasks.initial import resolve
 from tasks.request import Request
 
@@ -18,8 +19,7 @@ from tasks.request import Request
 def read_run(store: ObjectStore, run: str) -> RunManifest | None:
     """The run's manifest, or None; RequestError if another schema version wrote it."""
     key = keys.run_manifest(run)
-    stored = find(store, key)
-    return RunManifest.from_bytes(stored.data, key) if stored else None
+    return read_document(store, RunManifest, key)
 
 
 def prepare(request: Request, *, schedule: str = "") -> RunManifest:

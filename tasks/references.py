@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from schemas import keys
-from schemas.manifest import RLSpec, RunManifest, WeightsRef
+from schemas.manifest import RLSpec, WeightsRef
 from schemas.promotion import Channel, GateDecision
 from storage.audit_runs import folders
+from storage.documents import read_document
 from storage.many import many
-from storage.objects import ObjectStore, find
+from storage.objects import ObjectStore
+from tasks.record import read_run
 
 
 @dataclass(frozen=True)
@@ -52,17 +54,16 @@ def _of_run(store: ObjectStore, run: str) -> tuple[dict[str, str], dict[tuple[st
 
 
 def _start(store: ObjectStore, run: str) -> WeightsRef | None:
-    key = keys.run_manifest(run)
-    stored = find(store, key)
-    return RunManifest.from_bytes(stored.data, key).initial if stored else None
+    manifest = read_run(store, run)
+    return manifest.initial if manifest else None
 
 
 def _stage_starts(store: ObjectStore, run: str) -> Iterator[WeightsRef]:
     for name in folders(store, f"{keys.run(run)}/"):
         key = keys.spec(f"{keys.run(run)}/{name}")
-        stored = find(store, key) if name.startswith("rl-") else None
-        if stored is not None:
-            yield RLSpec.from_bytes(stored.data, key).initial
+        spec = read_document(store, RLSpec, key) if name.startswith("rl-") else None
+        if spec is not None:
+            yield spec.initial
 
 
 def _decisions(store: ObjectStore, run: str) -> Iterator[GateDecision]:

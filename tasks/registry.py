@@ -14,19 +14,17 @@ from schemas import keys
 from schemas.errors import RequestError, RunStopped
 from schemas.manifest import WeightsRef
 from schemas.promotion import Channel, Promotion
+from storage.documents import read_generation
 from storage.expired import check_weights
-from storage.objects import GenerationMismatch, ObjectStore, find
+from storage.objects import GenerationMismatch, ObjectStore
 
 PRODUCTION, CANDIDATE = "production", "candidate"
 
 
 def read(store: ObjectStore, name: str, channel: str) -> tuple[Channel, int]:
     """A channel and its generation; an empty one, at generation 0, where there is none."""
-    key = keys.channel(name, channel)
-    stored = find(store, key)
-    if stored is None:
-        return Channel(name=name, channel=channel, history=()), 0
-    return Channel.from_bytes(stored.data, key), stored.generation
+    found = read_generation(store, Channel, keys.channel(name, channel))
+    return found or (Channel(name=name, channel=channel, history=()), 0)
 
 
 def standing(store: ObjectStore, name: str, channel: str) -> Channel:

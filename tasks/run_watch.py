@@ -13,6 +13,7 @@ from schemas.config import Run
 from schemas.errors import RequestError
 from schemas.manifest import Lease, RLSpec, RunManifest
 from storage.control import read_window
+from storage.documents import read_document
 from storage.objects import ObjectStore, find
 from tasks.record import read_run
 
@@ -58,8 +59,7 @@ class RunWatch:
         return keys.rl(self._run, key) if key else ""
 
     def _spec(self, base: str) -> RLSpec | None:
-        stored = find(self._store, keys.spec(base)) if base else None
-        return RLSpec.from_bytes(stored.data, keys.spec(base)) if stored else None
+        return read_document(self._store, RLSpec, keys.spec(base)) if base else None
 
     def _phase(self, base: str, spec: RLSpec | None, config: Run) -> Phase:
         """A window that was closed before the configured steps is opened again by the learner that continues."""

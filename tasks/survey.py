@@ -10,7 +10,8 @@ from schemas import keys, seeds
 from schemas.evaluation import EvaluationReport
 from schemas.manifest import RLManifest, RunManifest, StageManifest, WeightsRef
 from schemas.promotion import Channel, GateDecision
-from storage.objects import ObjectStore, find
+from storage.documents import read_document
+from storage.objects import ObjectStore
 from tasks import decisions, plan, registry
 from tasks.request import Request
 
@@ -140,8 +141,7 @@ def evaluation(
 def read_report(store: ObjectStore, output: str) -> EvaluationReport | None:
     """The report of an evaluation's folder, if it is finished."""
     key = f"{output}/report.json"
-    stored = find(store, key)
-    return EvaluationReport.from_bytes(stored.data, key) if stored else None
+    return read_document(store, EvaluationReport, key)
 
 
 def _warm_ups(request: Request, record: RunManifest) -> list[Stage]:
@@ -165,10 +165,9 @@ def _warm_ups(request: Request, record: RunManifest) -> list[Stage]:
 
 
 def _stage(store: ObjectStore, name: str, kind: str, key: str, parent: WeightsRef | None) -> Stage:
-    manifest_key = keys.stage_manifest(name, key)
-    stored = find(store, manifest_key)
-    weights = StageManifest.from_bytes(stored.data, manifest_key).weights if stored else None
-    return Stage(name, kind, key, "finished" if stored else "ready", weights, keys.stage(name, key), parent)
+    made = read_document(store, StageManifest, keys.stage_manifest(name, key))
+    weights = made.weights if made else None
+    return Stage(name, kind, key, "finished" if made else "ready", weights, keys.stage(name, key), parent)
 
 
 def _rl(request: Request, last: Stage | None, record: RunManifest) -> Stage:
@@ -191,8 +190,7 @@ def _rl(request: Request, last: Stage | None, record: RunManifest) -> Stage:
 def read_rl(store: ObjectStore, base: str) -> RLManifest | None:
     """The manifest of an RL stage that has finished (it may be continued with more steps)."""
     key = keys.rl_manifest(base)
-    stored = find(store, key)
-    return RLManifest.from_bytes(stored.data, key) if stored else None
+    return read_document(store, RLManifest, key)
 
 
 def _channel(request: Request) -> Channel:

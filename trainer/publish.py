@@ -9,7 +9,8 @@ from typing import Any
 
 from schemas import keys
 from schemas.manifest import Numerics, PolicyManifest, Probe, WeightsRef
-from storage.objects import ObjectExists, ObjectStore, find
+from storage.documents import read_document
+from storage.objects import ObjectExists, ObjectStore
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,7 @@ class Publisher:
     def read(self, version: int) -> PolicyManifest | None:
         """The manifest of a published version."""
         key = keys.policy_manifest(self.base, version)
-        stored = find(self.store, key)
-        return PolicyManifest.from_bytes(stored.data, key) if stored else None
+        return read_document(self.store, PolicyManifest, key)
 
     def _standing(self, version: int) -> PolicyManifest:
         key = keys.policy_manifest(self.base, version)

@@ -14,9 +14,10 @@ from schemas import keys
 from schemas.config import Run
 from schemas.errors import AuditViolation, LogDamaged, RequestError, RunStopped
 from schemas.manifest import CheckpointManifest, PolicyManifest, RLSpec
+from storage.documents import read_document
 from storage.expired import newest_whole
 from storage.ledger import Entry
-from storage.objects import ObjectStore, find
+from storage.objects import ObjectStore
 from storage.open import open_store
 from storage.process import emit, run_process
 from trainer.numerics import bind_cores
@@ -140,16 +141,15 @@ def _compare(
 
 def _gap(store: ObjectStore, base: str, manifest: CheckpointManifest, updater: Updater) -> float:
     key = keys.policy_manifest(base, manifest.version)
-    stored = find(store, key)
-    if stored is None:
+    policy = read_document(store, PolicyManifest, key)
+    if policy is None:
         raise AuditViolation(f"{key} is missing though the checkpoint at step {manifest.step} names its weights")
-    return probe_gap(PolicyManifest.from_bytes(stored.data, key).probe, updater.probe())
+    return probe_gap(policy.probe, updater.probe())
 
 
 def _manifest(store: ObjectStore, base: str, step: int) -> CheckpointManifest | None:
     key = keys.checkpoint_manifest(base, step)
-    stored = find(store, key)
-    return CheckpointManifest.from_bytes(stored.data, key) if stored else None
+    return read_document(store, CheckpointManifest, key)
 
 
 def main(args: argparse.Namespace) -> None:
