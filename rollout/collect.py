@@ -63,6 +63,9 @@ class TrajectoryCollectEngine:
     def _row(self, episode: Episode) -> Trajectory:
         sampling = {
             "temperature": self._temperature,
+            "top_p": self._rollout.top_p,
+            "top_k": self._rollout.top_k,
+            "stop": list(self._rollout.stop),
             "max_tokens_per_turn": self._rollout.max_tokens_per_turn,
             "max_length": self._rollout.max_length,
         }
@@ -124,7 +127,10 @@ class TrajectoryCollectEngine:
         if room < 1:
             limit = f"rollout.max_length is {self._rollout.max_length}"
             raise EpisodeEnded(Status.MAX_TOKENS, f"the prompt has {len(stream.tokens)} tokens, {limit}")
-        sampling = Sampling(min(self._rollout.max_tokens_per_turn, room), self._temperature, self._chat.stop_ids)
+        limits, most = self._rollout, min(self._rollout.max_tokens_per_turn, room)
+        sampling = Sampling(
+            most, self._temperature, self._chat.stop_ids, top_p=limits.top_p, top_k=limits.top_k, stop=limits.stop
+        )
         request = Request(session, tuple(stream.tokens), sampling, self._request_seed(episode.job, turn))
         try:
             completion = await self._engine.generate(request)
@@ -154,8 +160,13 @@ class TrajectoryCollectEngine:
             episode.earned(Reward(0.0, (("steps", steps),)))
 
     def _continue(self, episode: Episode, messages: Sequence[Message]) -> None:
-        """Append the environment's answer, if the model then still has room to speak."""
+        """Append the environment's answer, if the model then still has room to speak.
+
+        A turn that a stop string ended is closed as a stop token would have, by a token that nobody sampled.
+        """
         ids = self._written(self._chat.continuation, messages)
+        if episode.stream.tokens[-1] not in self._chat.stop_ids:
+            ids = [self._chat.stop_ids[0], *ids]
         if len(episode.stream.tokens) + len(ids) >= self._rollout.max_length:
             raise EpisodeEnded(Status.MAX_TOKENS)
         episode.stream.feed(ids)

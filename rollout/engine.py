@@ -5,12 +5,15 @@ let that change what is sampled. Asked by `rollout.collect`; kept by `rollout.ja
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from schemas.errors import RequestError
 
 Finish = Literal["stop", "length", "context"]
+Decode = Callable[[Sequence[int]], str]
+"""The text of token ids: what an engine is given so that it can look for stop strings."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,12 @@ class Sampling:
     temperature: float
     """0 takes the likeliest token."""
     stop_ids: tuple[int, ...]
+    top_p: float = 1.0
+    """In (0, 1]: sample from the smallest set of likeliest tokens whose probability adds up to this. 1: from all."""
+    top_k: int = 0
+    """Sample from this many of the likeliest tokens, before `top_p` is applied. 0: from all."""
+    stop: tuple[str, ...] = ()
+    """The turn ends with the token that completes one of these in the turn's text; that token is part of the turn."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +52,11 @@ class Completion:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """[N] log-softmax of the raw logits at each token: no temperature in it, as the learner computes it."""
+    """[N] log-softmax of the raw logits at each token, as the learner computes it: no temperature, no truncation."""
     versions: tuple[int, ...]
     """[N] the policy version that sampled each token."""
     finish: Finish
-    """`stop`: a stop token; `length`: max_tokens; `context`: the stream is as long as the engine can hold."""
+    """`stop`: a stop token or string; `length`: max_tokens; `context`: the stream is as long as the engine can hold."""
     queue_seconds: float
     generate_seconds: float
 
@@ -59,8 +68,10 @@ class Engine(Protocol):
     """The policy in use; -1 before the first."""
 
     async def generate(self, request: Request) -> Completion:
-        """Sample one turn, once there is a policy; cancelling frees what it held.
+        """Sample one turn, once there is a policy.
 
+        Cancelling takes the request out of the queue, or its place away before the next dispatch; a deadline is
+        `asyncio.timeout` around the call.
         RequestError for a request that can't be served, RunStopped where the engine has failed or is closed.
         """
         ...
@@ -93,8 +104,8 @@ def check_version(current: int, version: int) -> None:
         raise ValueError(f"policy {version} is older than policy {current}, which is in use: weights never go back")
 
 
-def check_request(request: Request, context: int) -> None:
-    """RequestError for what no engine with room for `context` tokens can serve."""
+def check_request(request: Request, context: int, decode: Decode | None) -> None:
+    """RequestError for what no engine with room for `context` tokens and this decoder can serve."""
     tokens, sampling = len(request.token_ids), request.sampling
     if not 0 < tokens < context:
         raise RequestError(
@@ -107,5 +118,28 @@ def check_request(request: Request, context: int) -> None:
         )
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
         raise RequestError(f"temperature {sampling.temperature} is not a number from 0 up")
+    if not 0 < sampling.top_p <= 1:
+        raise RequestError(f"top_p {sampling.top_p} is not a number above 0 and at most 1")
+    if sampling.top_k < 0:
+        raise RequestError(f"top_k {sampling.top_k} is negative: 0 leaves all tokens in")
+    if not all(sampling.stop):
+        raise RequestError("an empty stop string would end every turn at once: leave it out")
+    if sampling.stop and decode is None:
+        raise RequestError("stop strings need text: give the engine the tokenizer's `decode`, or use stop_ids")
     if not 0 <= request.seed < 2**32:
         raise RequestError(f"seed {request.seed} is not in [0, 2**32): derive it with schemas.seeds.request")
+
+
+def stop_length(tokens: Sequence[int], stop: Sequence[str], decode: Decode | None, known: int = 0) -> int | None:
+    """How many of a turn's `tokens` it takes until their text holds one of the `stop` strings; None if it never does.
+
+    The first `known` tokens are known to hold none. Looked for in the text of the whole turn, so a string may begin
+    and end inside tokens.
+    """
+    if not stop or decode is None or not _holds(decode(tokens), stop):
+        return None
+    return next((n for n in range(known + 1, len(tokens)) if _holds(decode(tokens[:n]), stop)), len(tokens))
+
+
+def _holds(text: str, stop: Sequence[str]) -> bool:
+    return any(s in text for s in stop)

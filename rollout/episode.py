@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rollout.agents import ConversationAgentBase
 from rollout.engine import Completion
@@ -71,7 +72,7 @@ class Episode:
         self.turns[-1] = replace(last, reward=last.reward + reward.total)
         self.reward = Reward(self.reward.total + reward.total, (*self.reward.components, *reward.components))
 
-    def trajectory(self, *, run: str, worker: str, seed: int, sampling: dict[str, float | int]) -> Trajectory:
+    def trajectory(self, *, run: str, worker: str, seed: int, sampling: dict[str, Any]) -> Trajectory:
         """The episode as a row. `seed` is that of its first request."""
         job, stream = self.job, self.stream
         return Trajectory(

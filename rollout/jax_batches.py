@@ -58,14 +58,16 @@ def next_chunk(filling: list[Slot], slots: int, context: int) -> Chunk:
 def decode_slots(decoding: list[tuple[Slot, Job]], slots: int) -> Slots:
     """What decoding needs of each of the engine's slots; those not in `decoding` are inactive."""
     token, length, budget = (np.zeros(slots, np.int32) for _ in range(3))
-    active, temperature = np.zeros(slots, bool), np.zeros(slots, np.float32)
-    seed, stop_ids = np.zeros(slots, np.uint32), np.full((slots, STOPS), -1, np.int32)
+    active, seed = np.zeros(slots, bool), np.zeros(slots, np.uint32)
+    temperature, top_p, top_k = np.zeros(slots, np.float32), np.ones(slots, np.float32), np.zeros(slots, np.int32)
+    stop_ids = np.full((slots, STOPS), -1, np.int32)
     for slot, job in decoding:
         i, sampling = slot.index, job.request.sampling
         token[i], length[i], budget[i] = job.last, len(slot.cached), job.budget - len(job.tokens)
-        active[i], temperature[i], seed[i] = True, sampling.temperature, job.request.seed
+        active[i], seed[i] = True, job.request.seed
+        temperature[i], top_p[i], top_k[i] = sampling.temperature, sampling.top_p, min(sampling.top_k, 2**31 - 1)
         stop_ids[i, : len(sampling.stop_ids)] = sampling.stop_ids
-    return Slots(*map(jnp.asarray, (token, length, active, budget, temperature, seed, stop_ids)))
+    return Slots(*map(jnp.asarray, (token, length, active, budget, temperature, top_p, top_k, seed, stop_ids)))
 
 
 def span(decoding: list[tuple[Slot, Job]], steps: int, context: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from models.cache import KVCache, empty_cache
 from models.config import DecoderConfig
 from models.pure import Params, flatten, shapes
-from rollout.engine import Completion, Request, check_request, check_version, no_work
+from rollout.engine import Completion, Decode, Request, check_request, check_version, no_work, stop_length
 from rollout.jax_batches import STOPS, Chunk, chunk_sizes, decode_slots, empty_chunk, next_chunk, span, spans
 from rollout.jax_kernels import Slots, decode, prefill
 from rollout.jax_slots import Job, Settle, Slot, SlotTable
@@ -37,7 +37,8 @@ class JaxEngine:
     """Samples from a decoder on this process's devices, in float32. Without `params`, requests wait for an update.
 
     `slots` sequences decode at once, each of at most `max_length` tokens; requests and weights join between dispatches
-    of `decode_steps` tokens. All programs are compiled when the first weights come, none later.
+    of `decode_steps` tokens. All programs are compiled when the first weights come, none later. Requests with stop
+    strings need `decode`.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class JaxEngine:
         slots: int = 32,
         max_length: int = 256,
         decode_steps: int = 4,
+        decode: Decode | None = None,
     ) -> None:
         self.version = version
-        self._config, self._context, self._steps = config, max_length, decode_steps
+        self._config, self._context, self._steps, self._text = config, max_length, decode_steps, decode
         self._params: Params | None = None
         self._cache: KVCache | None = None
         self._table = SlotTable(slots)
@@ -72,7 +74,7 @@ class JaxEngine:
     # -- the event loop's side --------------------------------------------------------------------------------
 
     async def generate(self, request: Request) -> Completion:
-        check_request(request, self._context)
+        check_request(request, self._context, self._text)
         self._check_ids(request)
         done, settle = settled_elsewhere()
         job = Job(request, settle, time.monotonic())
@@ -213,7 +215,11 @@ class JaxEngine:
             self._take(slot, job, tokens[taken, slot.index].tolist(), logprobs[taken, slot.index].tolist())
 
     def _take(self, slot: Slot, job: Job, tokens: list[int], logprobs: list[float]) -> None:
-        """Note what one dispatch sampled, and answer the request if it is done."""
+        """Note what one dispatch sampled, up to a stop string, and answer the request if it is done."""
+        known = len(job.tokens)
+        length = stop_length([*job.tokens, *tokens], job.request.sampling.stop, self._text, known)
+        if length is not None:
+            job.stopped, tokens, logprobs = True, tokens[: length - known], logprobs[: length - known]
         slot.cached += [job.last, *tokens[:-1]]
         job.tokens += tokens
         job.logprobs += logprobs

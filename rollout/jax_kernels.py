@@ -14,6 +14,7 @@ from models.cache import KVCache, head, put_head, put_rows, take_rows
 from models.config import DecoderConfig
 from models.logprobs import of_tokens
 from models.pure import Params, extend
+from rollout.jax_sampling import sample
 
 
 class Slots(NamedTuple):
@@ -27,6 +28,8 @@ class Slots(NamedTuple):
     budget: jax.Array
     """Tokens that may still be sampled."""
     temperature: jax.Array
+    top_p: jax.Array
+    top_k: jax.Array
     seed: jax.Array
     stop_ids: jax.Array
 
@@ -60,7 +63,7 @@ def decode(
         part, s = carry
         counts = s.active.astype(jnp.int32)
         logits, part = extend(config, params, s.token[:, None], part, s.length, counts, last_only=True)
-        token = _sample(logits.astype(jnp.float32), s)
+        token = sample(logits.astype(jnp.float32), s.temperature, s.top_p, s.top_k, s.seed, s.length)
         length, budget = s.length + counts, s.budget - counts
         over = jnp.any(token[:, None] == s.stop_ids, axis=1) | (budget <= 0)
         new = s._replace(
@@ -70,16 +73,3 @@ def decode(
 
     (part, _), (tokens, logprobs, active) = jax.lax.scan(step, (head(cache, span), slots), None, length=steps)
     return put_head(cache, part), tokens, logprobs, active
-
-
-def _sample(logits: jax.Array, slots: Slots) -> jax.Array:
-    """[R, V] logits → [R] tokens by the Gumbel-max trick; the noise depends on a slot's seed and position alone."""
-    noise = jax.vmap(_noise, in_axes=(0, 0, None))(slots.seed, slots.length, logits.shape[-1])
-    warm = slots.temperature > 0
-    scaled = logits / jnp.where(warm, slots.temperature, 1.0)[:, None]
-    return jnp.argmax(jnp.where(warm[:, None], scaled + noise, logits), axis=-1).astype(jnp.int32)
-
-
-def _noise(seed: jax.Array, position: jax.Array, size: int) -> jax.Array:
-    key = jax.random.fold_in(jax.random.key(seed), position)
-    return jax.random.gumbel(key, (size,))

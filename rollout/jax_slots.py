@@ -22,6 +22,8 @@ class Job:
     cancelled: bool = False
     budget: int = 0
     """Tokens that may be sampled in all."""
+    stopped: bool = False
+    """Whether its text holds a stop string."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -33,7 +35,7 @@ class Job:
 
     def finish(self, context: int) -> Finish | None:
         """Why the request is done, or None while it is not."""
-        if self.tokens and self.tokens[-1] in self.request.sampling.stop_ids:
+        if self.stopped or (self.tokens and self.tokens[-1] in self.request.sampling.stop_ids):
             return "stop"
         if len(self.tokens) < self.budget:
             return None

@@ -4,16 +4,18 @@ from typing import Any
 
 from models.config import DecoderConfig
 from models.plugins import load_object
-from rollout.engine import Engine
+from rollout.engine import Decode, Engine
 from rollout.scripted import ScriptedEngine
 from schemas.config import Rollout
 
 
-def make_engine(rollout: Rollout, folder: str, config: DecoderConfig, params: Any, version: int) -> Engine:
+def make_engine(
+    rollout: Rollout, folder: str, config: DecoderConfig, params: Any, version: int, decode: Decode
+) -> Engine:
     """A running engine with these weights. RequestError where the script can't be loaded."""
     if rollout.engine == "scripted":
         script = load_object(rollout.script, folder, "rollout.script")
-        return ScriptedEngine(script, version=version, max_length=rollout.max_length)
+        return ScriptedEngine(script, version=version, max_length=rollout.max_length, decode=decode)
     from rollout.jax_engine import JaxEngine
 
     return JaxEngine(
@@ -23,4 +25,5 @@ def make_engine(rollout: Rollout, folder: str, config: DecoderConfig, params: An
         slots=rollout.slots,
         max_length=rollout.max_length,
         decode_steps=rollout.decode_steps,
+        decode=decode,
     )

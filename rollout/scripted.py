@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollout.engine import Completion, Finish, Request, check_request, check_version, no_work
+from rollout.engine import Completion, Decode, Finish, Request, check_request, check_version, no_work, stop_length
 from schemas.errors import RunStopped
 
 Script = Callable[[tuple[int, ...], int, int], Sequence[int] | tuple[Sequence[int], Sequence[float]]]
@@ -15,8 +15,16 @@ Script = Callable[[tuple[int, ...], int, int], Sequence[int] | tuple[Sequence[in
 class ScriptedEngine:
     """Answers each request with `script`, after `seconds` that block nobody."""
 
-    def __init__(self, script: Script, *, version: int = -1, max_length: int = 1 << 20, seconds: float = 0.0) -> None:
-        self._script, self._max_length, self._seconds = script, max_length, seconds
+    def __init__(
+        self,
+        script: Script,
+        *,
+        version: int = -1,
+        max_length: int = 1 << 20,
+        seconds: float = 0.0,
+        decode: Decode | None = None,
+    ) -> None:
+        self._script, self._max_length, self._seconds, self._decode = script, max_length, seconds, decode
         self.version = version
         self._counters = no_work()
         self._closed = False
@@ -25,7 +33,7 @@ class ScriptedEngine:
             self._ready.set()
 
     async def generate(self, request: Request) -> Completion:
-        check_request(request, self._max_length)
+        check_request(request, self._max_length, self._decode)
         started = time.monotonic()
         await self._ready.wait()
         version, queued = self.version, time.monotonic()
@@ -33,7 +41,7 @@ class ScriptedEngine:
         if self._closed:
             raise RunStopped("the engine is closed")
         tokens, logprobs = _parts(self._script(request.token_ids, request.seed, version))
-        tokens, logprobs, finish = _cut(tokens, logprobs, request, self._max_length)
+        tokens, logprobs, finish = _cut(tokens, logprobs, request, self._max_length, self._decode)
         self._counters["prompt_tokens"] += len(request.token_ids)
         self._counters["generated_tokens"] += len(tokens)
         self._counters["dispatches"] += 1
@@ -70,12 +78,13 @@ def _parts(answer: Any) -> tuple[list[int], list[float]]:
 
 
 def _cut(
-    tokens: list[int], logprobs: list[float], request: Request, max_length: int
+    tokens: list[int], logprobs: list[float], request: Request, max_length: int, decode: Decode | None
 ) -> tuple[list[int], list[float], Finish]:
-    """The turn up to its first stop token or the limits that hold for every engine."""
+    """The turn up to its first stop token or string, or the limits that hold for every engine."""
     room = max_length - len(request.token_ids)
     limit = min(request.sampling.max_tokens, room)
-    stops = [i for i, t in enumerate(tokens) if t in request.sampling.stop_ids]
-    if stops and stops[0] < limit:
-        return tokens[: stops[0] + 1], logprobs[: stops[0] + 1], "stop"
+    ends = [i for i, t in enumerate(tokens, 1) if t in request.sampling.stop_ids][:1]
+    ends.append(stop_length(tokens[:limit], request.sampling.stop, decode) or limit + 1)
+    if min(ends) <= limit:
+        return tokens[: min(ends)], logprobs[: min(ends)], "stop"
     return tokens[:limit], logprobs[:limit], "context" if len(tokens[:limit]) == room else "length"

@@ -42,7 +42,9 @@ async def set_up(config: Run, folder: str, policy: Policy, identity: Identity, t
     """Start the configured engine with a policy's weights; importing and placing them happens in a thread."""
     cast = load_cast(config.environment, folder)
     chat = chat_format(policy.tokenizer, cast.tool_specs)
-    engine = await asyncio.to_thread(make_engine, config.rollout, folder, policy.config, policy.params, policy.version)
+    engine = await asyncio.to_thread(
+        make_engine, config.rollout, folder, policy.config, policy.params, policy.version, policy.tokenizer.decode
+    )
     collector = TrajectoryCollectEngine(
         engine, chat, cast, config,
         run=identity.run, seed=identity.seed, worker=identity.worker, temperature=temperature,

@@ -134,6 +134,13 @@ class Rollout(Section):
     """Tokens of a whole episode (the context)."""
     max_tokens_per_turn: Positive = 64
     temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample from the smallest set of likeliest tokens whose probability adds up to this; 1: from all. Here and in
+    `top_k`, recorded log-probs stay those of the whole distribution, without temperature: what the learner computes."""
+    top_k: Count = 0
+    """Sample from this many of the likeliest tokens, before `top_p`; 0: from all."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """A turn also ends with the token that completes one of these in its text; the token is kept and trained."""
     episode_seconds: PositiveFloat = 300.0
     """Deadline of a whole episode."""
     attempts: Positive = 3

@@ -54,6 +54,6 @@ def _generation(source: Source, folder: Path) -> dict[str, object]:
     tokenizer = tokenizer_from_files(lambda name: (folder / name).read_bytes(), names, str(folder))
     found: dict[str, object] = {"do_sample": rollout.temperature > 0, "max_new_tokens": rollout.max_tokens_per_turn}
     if rollout.temperature > 0:
-        found["temperature"] = rollout.temperature
+        found |= {"temperature": rollout.temperature, "top_p": rollout.top_p, "top_k": rollout.top_k}
     ids = {"eos_token_id": described.get("eos_token_id"), "pad_token_id": tokenizer.special("<|pad|>")}
     return found | {name: value for name, value in ids.items() if value is not None}

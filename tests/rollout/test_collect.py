@@ -92,6 +92,29 @@ def test_versions_and_logprobs_are_kept_per_token() -> None:
     assert (row.generate_seconds, row.queue_seconds) == (3.0, 1.0)
 
 
+def test_a_turn_that_a_stop_string_ended_is_closed_for_the_model() -> None:
+    """As a stop token would have: what nobody sampled is not trained."""
+
+    def script(stream: Sequence[int], seed: int, version: int) -> list[int]:
+        return [*b"so so"] if stream.count(ASSISTANT) == 1 else [*b"132", END]
+
+    class Asking(ToolEnvironment):
+        def step(self, action: Action) -> StepResult:  # type: ignore[override]
+            return StepResult([Message("user", "and?")], done=action.text == "132")
+
+    run = config(rollout={"stop": ["so s", "nothing"]})
+    built = load_cast(run.environment, ".")
+    cast = Cast(built.config, built.agent, Asking, built.tools, built.score)
+    engine = ScriptedEngine(script, version=0, decode=TOKENIZER.decode)
+    row = asyncio.run(collect(run, engine, Job(0, 0, 0, TASK), cast))
+    first, second = row.turns
+    assert row.tokens[first.start : second.start] == (*b"so s", END, USER, *b"and?", END, ASSISTANT)
+    assert sum(row.mask) == len(b"so s") + len(b"132") + 1
+    assert (row.status, row.reward) == ("succeeded", 1.0)
+    said = json.loads(row.sampling)
+    assert (said["top_p"], said["top_k"], said["stop"]) == (1.0, 0, ["so s", "nothing"])
+
+
 def test_giving_up_is_an_answer() -> None:
     row = play(give_up)
     assert (row.status, row.reward, row.failed, len(row.turns)) == ("succeeded", 0.0, False, 1)

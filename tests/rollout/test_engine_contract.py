@@ -1,11 +1,12 @@
 """What every engine promises, whatever samples its tokens."""
 
 import asyncio
+import dataclasses
 import math
 import random
 
 import pytest
-from support.engines import CONTEXT, POLICIES, jax_engine, request, stream
+from support.engines import CONTEXT, POLICIES, jax_engine, request, stream, text
 from support.tiny import TINY
 
 from rollout.scripted import ScriptedEngine
@@ -20,7 +21,7 @@ def walk(token_ids, seed, version):
 
 
 def scripted_engine(version=0):
-    return ScriptedEngine(walk, version=version, max_length=CONTEXT)
+    return ScriptedEngine(walk, version=version, max_length=CONTEXT, decode=text)
 
 
 @pytest.fixture(params=[scripted_engine, jax_engine], ids=["scripted", "jax"])
@@ -63,6 +64,47 @@ async def test_a_stop_token_at_the_limit_is_a_stop(make):
     assert (done.token_ids, done.finish) == ((first,), "stop")
 
 
+async def test_a_stop_string_ends_the_turn_with_the_token_that_completes_it(make):
+    engine = make()
+    free = await engine.generate(request())
+    said = text(free.token_ids)
+    for number, (start, size) in enumerate([(0, 1), (3, 2), (2, 5), (8, 4), (11, 1)]):
+        stop = said[start : start + size]
+        end = said.index(stop) + size
+        done = await engine.generate(request(session=f"s{number}", stop=("?", stop, "not there")))
+        assert (done.token_ids, done.finish) == (free.token_ids[:end], "stop")
+        assert len(done.logprobs) == len(done.versions) == end
+        later = request((*request().token_ids, *done.token_ids), session=f"s{number}", seed=9)
+        assert (await engine.generate(later)).token_ids == (
+            await engine.generate(dataclasses.replace(later, session=f"fresh {number}"))
+        ).token_ids
+
+
+async def test_the_first_of_a_stop_token_and_a_stop_string_counts(make):
+    engine = make()
+    free = await engine.generate(request())
+    assert free.token_ids[6] not in free.token_ids[:6]
+    for at, end in ((2, 3), (9, 7)):
+        string = text(free.token_ids[at - 1 : at + 1])
+        done = await engine.generate(request(session=str(at), stop_ids=[free.token_ids[6]], stop=(string,)))
+        assert (done.token_ids, done.finish) == (free.token_ids[:end], "stop")
+
+
+async def test_a_stop_string_is_not_looked_for_in_the_prompt(make):
+    done = await make().generate(request(stop=(text(request().token_ids[-2:]),)))
+    assert done.token_ids == (await make().generate(request())).token_ids
+
+
+async def test_a_deadline_takes_the_place_away(make):
+    engine = make(version=-1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await engine.generate(request(session="late"))
+    await engine.update_weights(POLICIES[0], 0)
+    await engine.generate(request())
+    assert engine.counters()["generated_tokens"] == 12
+
+
 async def test_a_turn_ends_where_the_context_is_full(make):
     engine = make()
     for length in (CONTEXT - 3, CONTEXT - 1):
@@ -74,9 +116,10 @@ async def test_a_turn_ends_where_the_context_is_full(make):
     "wrong",
     [
         request(stream(CONTEXT)), request(()), request(max_tokens=0), request(temperature=-1.0),
-        request(temperature=math.nan), request(seed=-1), request(seed=2**32),
+        request(temperature=math.nan), request(seed=-1), request(seed=2**32), request(top_p=0.0), request(top_p=1.1),
+        request(top_p=math.nan), request(top_k=-1), request(stop=("",)),
     ],
-    ids=["full", "empty", "nothing", "cold", "nan", "negative", "large"],
+    ids=["full", "empty", "nothing", "cold", "nan", "negative", "large", "none", "more", "nan p", "minus", "no text"],
 )  # fmt: skip
 async def test_a_request_that_cannot_be_served_fails_alone(make, wrong):
     engine = make()

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.engines import CONTEXT, POLICIES, PROMPT, jax_engine, learner_logprobs, next_logits, request, stream
+from support.engines import CONTEXT, POLICIES, PROMPT, jax_engine, kept, learner_logprobs, next_logits, request, stream
 from support.tiny import TINY
 
 from rollout import jax_engine as module
@@ -83,6 +83,29 @@ async def test_samples_follow_the_tempered_distribution(make, temperature):
     seen = np.bincount([d.token_ids[0] for d in done], minlength=TINY.vocab_size) / count
     expected = np.asarray(jax.nn.softmax(next_logits(POLICIES[0], PROMPT) / temperature))
     assert np.abs(seen - expected).sum() / 2 < 0.06
+
+
+@pytest.mark.parametrize("truncation", [{"top_k": 3}, {"top_p": 0.6}, {"top_k": 6, "top_p": 0.7}])
+async def test_truncated_samples_follow_what_is_left_of_the_distribution(make, truncation):
+    """And the log-probs stay those of the whole one."""
+    engine, count = make(), 1000
+    asked = [request(session=str(i), seed=i, max_tokens=1, temperature=1.3, **truncation) for i in range(count)]
+    done = await asyncio.gather(*[engine.generate(r) for r in asked])
+    logits = next_logits(POLICIES[0], PROMPT)
+    seen = np.bincount([d.token_ids[0] for d in done], minlength=TINY.vocab_size) / count
+    stay = kept(logits / np.float32(1.3), truncation.get("top_p", 1), truncation.get("top_k", 0))
+    expected = np.asarray(jax.nn.softmax(np.where(stay, logits / 1.3, -np.inf)))
+    assert not seen[~stay].any()
+    assert np.abs(seen - expected).sum() / 2 < 0.06
+    raw = np.asarray(jax.nn.log_softmax(logits))
+    assert [d.logprobs[0] for d in done] == pytest.approx([raw[d.token_ids[0]] for d in done], abs=1e-5)
+
+
+async def test_stop_strings_need_a_decoder(make):
+    engine = make(decode=None)
+    with pytest.raises(RequestError, match="stop strings need text"):
+        await engine.generate(request(stop=("x",)))
+    assert (await engine.generate(request())).finish == "length"
 
 
 async def test_every_place_draws_anew(make):
@@ -244,5 +267,7 @@ def _any_request(draw, number):
         seed=draw.randrange(2**32),
         max_tokens=draw.randrange(1, 40),
         temperature=draw.choice([0.0, 0.5, 1.0]),
+        top_k=draw.choice([0, 3]),
+        top_p=draw.choice([1.0, 0.9]),
         stop_ids=draw.sample(range(TINY.vocab_size), draw.randrange(5)),
     )
