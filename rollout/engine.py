@@ -14,6 +14,8 @@ from schemas.errors import RequestError
 Finish = Literal["stop", "length", "context"]
 Decode = Callable[[Sequence[int]], str]
 """The text of token ids: what an engine is given so that it can look for stop strings."""
+SCORED = 64
+"""Tokens that `Engine.score` takes at most."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,13 @@ class Engine(Protocol):
         """Swap weights between decode steps; running requests go on. ValueError for a lower version."""
         ...
 
+    async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
+        """By each holder of weights (for messages), the log-probs of token_ids[1:] as `Completion.logprobs` has them.
+
+        At most `SCORED` tokens. Empty for an engine that has no weights, so that there is nothing to prove.
+        """
+        ...
+
     def counters(self) -> dict[str, float]:
         """Work done so far: `prompt_tokens`, `prefilled_tokens`, `generated_tokens`, `dispatches`, `busy_seconds`."""
         ...
@@ -102,6 +111,12 @@ def check_version(current: int, version: int) -> None:
     """ValueError for going back to an older policy."""
     if version < current:
         raise ValueError(f"policy {version} is older than policy {current}, which is in use: weights never go back")
+
+
+def check_scored(token_ids: tuple[int, ...]) -> None:
+    """RequestError for streams that `Engine.score` does not take."""
+    if not 1 < len(token_ids) <= SCORED:
+        raise RequestError(f"a stream of {len(token_ids)} tokens can't be scored: give 2 to {SCORED}")
 
 
 def check_request(request: Request, context: int, decode: Decode | None) -> None:

@@ -18,9 +18,19 @@ import numpy as np
 from models.cache import KVCache, empty_cache
 from models.config import DecoderConfig
 from models.pure import Params, flatten, shapes
-from rollout.engine import Completion, Decode, Request, check_request, check_version, no_work, stop_length
+from rollout.engine import (
+    SCORED,
+    Completion,
+    Decode,
+    Request,
+    check_request,
+    check_scored,
+    check_version,
+    no_work,
+    stop_length,
+)
 from rollout.jax_batches import STOPS, Chunk, chunk_sizes, decode_slots, empty_chunk, next_chunk, span, spans
-from rollout.jax_kernels import Slots, decode, prefill
+from rollout.jax_kernels import Slots, decode, prefill, score
 from rollout.jax_slots import Job, Settle, Slot, SlotTable
 from rollout.threads import settled_elsewhere
 from schemas.errors import RequestError, RunStopped
@@ -30,6 +40,12 @@ from schemas.errors import RequestError, RunStopped
 class _Update:
     params: Params
     version: int
+    settle: Settle
+
+
+@dataclass(frozen=True)
+class _Score:
+    token_ids: tuple[int, ...]
     settle: Settle
 
 
@@ -60,8 +76,9 @@ class JaxEngine:
         self._queue: deque[Job] = deque()
         self._released: deque[str] = deque()
         self._updates: deque[_Update] = deque()
+        self._scores: deque[_Score] = deque()
         self._wake = threading.Condition()
-        """Guards the three queues, the slots' cancellation and what follows."""
+        """Guards the four queues, the slots' cancellation and what follows."""
         self._closed = False
         self._failure: BaseException | None = None
         self._counters = no_work()
@@ -75,7 +92,10 @@ class JaxEngine:
 
     async def generate(self, request: Request) -> Completion:
         check_request(request, self._context, self._text)
-        self._check_ids(request)
+        stop_ids = request.sampling.stop_ids
+        if len(stop_ids) > STOPS:
+            raise RequestError(f"a request may name {STOPS} stop tokens, not {len(stop_ids)}")
+        self._check_ids((*request.token_ids, *stop_ids))
         done, settle = settled_elsewhere()
         job = Job(request, settle, time.monotonic())
         with self._wake:
@@ -104,6 +124,16 @@ class JaxEngine:
             self._wake.notify()
         await done
 
+    async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
+        check_scored(token_ids)
+        self._check_ids(token_ids)
+        done, settle = settled_elsewhere()
+        with self._wake:
+            self._check_running()
+            self._scores.append(_Score(token_ids, settle))
+            self._wake.notify()
+        return {"the JAX engine": await done}
+
     def counters(self) -> dict[str, float]:
         return dict(self._counters)
 
@@ -113,12 +143,10 @@ class JaxEngine:
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
 
-    def _check_ids(self, request: Request) -> None:
+    def _check_ids(self, token_ids: tuple[int, ...]) -> None:
         """Ids that the model does not have would be clipped in silence."""
-        stop_ids, size = request.sampling.stop_ids, self._config.vocab_size
-        if len(stop_ids) > STOPS:
-            raise RequestError(f"a request may name {STOPS} stop tokens, not {len(stop_ids)}")
-        wrong = [t for t in (*request.token_ids, *stop_ids) if not 0 <= t < size]
+        size = self._config.vocab_size
+        wrong = [t for t in token_ids if not 0 <= t < size]
         if wrong:
             raise RequestError(
                 f"token {wrong[0]} is not in the model's vocabulary of {size}: is it the right tokenizer?"
@@ -135,6 +163,7 @@ class JaxEngine:
             self._cache = empty_cache(self._config, len(self._table.slots), self._context)
             while self._wait():
                 self._swap()
+                self._answer_scores()
                 self._admit()
                 started = time.monotonic()
                 self._fill()
@@ -155,7 +184,7 @@ class JaxEngine:
 
     def _has_work(self) -> bool:
         self._table.free_cancelled()
-        return bool(self._queue or self._table.jobs())
+        return bool(self._queue or self._scores or self._table.jobs())
 
     def _swap(self) -> None:
         """Take over new weights. Not under the lock: copying large ones takes a while."""
@@ -168,6 +197,16 @@ class JaxEngine:
                 self.version = update.version
                 self._updates.popleft()
             update.settle(None, None)
+
+    def _answer_scores(self) -> None:
+        while self._params is not None and self._scores:
+            asked, tokens = self._scores[0], np.zeros(SCORED, np.int32)
+            count = len(asked.token_ids)
+            tokens[:count] = asked.token_ids
+            logprobs = np.asarray(score(self._config, self._params, tokens, jnp.int32(count)))
+            with self._wake:
+                self._scores.popleft()
+            asked.settle(tuple(logprobs[: count - 1].tolist()), None)
 
     def _compile(self) -> None:
         """Run every program once without work: episodes that grow longer later must not wait for a compiler then."""
@@ -234,10 +273,11 @@ class JaxEngine:
         """Fail everyone who waits, and, by `_check_running`, everyone who comes."""
         with self._wake:
             self._failure, self._closed = failure, True
-            for waiting in (*self._table.jobs(), *self._queue, *self._updates):
+            for waiting in (*self._table.jobs(), *self._queue, *self._updates, *self._scores):
                 waiting.settle(None, _stopped(failure))
             self._queue.clear()
             self._updates.clear()
+            self._scores.clear()
 
 
 def _completion(job: Job, finish: Any, now: float) -> Completion:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from models.cache import KVCache, head, put_head, put_rows, take_rows
+from models.cache import KVCache, empty_cache, head, put_head, put_rows, take_rows
 from models.config import DecoderConfig
 from models.logprobs import of_tokens
 from models.pure import Params, extend
@@ -73,3 +73,11 @@ def decode(
 
     (part, _), (tokens, logprobs, active) = jax.lax.scan(step, (head(cache, span), slots), None, length=steps)
     return put_head(cache, part), tokens, logprobs, active
+
+
+@partial(jax.jit, static_argnames="config")
+def score(config: DecoderConfig, params: Params, tokens: jax.Array, count: jax.Array) -> jax.Array:
+    """Log-probs [T - 1] of tokens[1:] ([T], the first `count` are real) by the functions that decoding uses."""
+    cache = empty_cache(config, 1, tokens.shape[0])
+    logits, _ = extend(config, params, tokens[None], cache, jnp.zeros(1, jnp.int32), count[None])
+    return of_tokens(logits[0, :-1], tokens[1:])

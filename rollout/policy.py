@@ -9,9 +9,10 @@ from typing import Any
 from models.config import DecoderConfig
 from models.tokenizer import Tokenizer
 from rollout.engine import Engine
+from rollout.probe import Prover
 from schemas import keys
 from schemas.errors import RunStopped
-from schemas.manifest import PolicyManifest, WeightsRef
+from schemas.manifest import PolicyManifest, Probe, WeightsRef
 from storage.objects import ObjectMissing, ObjectStore
 
 LoadWeights = Callable[[ObjectStore, WeightsRef], tuple[DecoderConfig, Any, Tokenizer]]
@@ -26,6 +27,8 @@ class Policy:
     config: DecoderConfig
     params: Any
     tokenizer: Tokenizer
+    probe: Probe | None = None
+    """By which an engine proves that it holds them; None for weights that no learner has published."""
 
 
 def load_policy(store: ObjectStore, base: str, version: int, load: LoadWeights) -> Policy | None:
@@ -44,7 +47,7 @@ def load_policy(store: ObjectStore, base: str, version: int, load: LoadWeights) 
         config, params, tokenizer = load(store, manifest.weights)
     except ObjectMissing:
         return None
-    return Policy(version, config, params, tokenizer)
+    return Policy(version, config, params, tokenizer, manifest.probe)
 
 
 class PolicyFollower:
@@ -56,13 +59,14 @@ class PolicyFollower:
         base: str,
         engine: Engine,
         load: LoadWeights,
+        prover: Prover,
         *,
         drain: bool,
         news: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._base, self._engine, self._load = store, base, engine, load
-        self._drain, self._news, self._clock = drain, news, clock
+        self._prover, self._drain, self._news, self._clock = prover, drain, news, clock
         self._loading: asyncio.Task[Policy | None] | None = None
         self._waiting: Policy | None = None
         self._behind_since: float | None = None
@@ -75,10 +79,13 @@ class PolicyFollower:
         return self._drain and self._waiting is not None
 
     async def follow(self, version: int, in_flight: int) -> bool:
-        """One look: begin loading `version` if it is new, swap what was loaded. Returns whether the engine has it."""
+        """One look: begin loading `version` if it is new, swap what was loaded. Returns whether the engine has it.
+
+        EngineUnproved where the engine does not compute what the learner does with the new weights.
+        """
         self._collect()
         if self._waiting is not None and (in_flight == 0 or not self._drain):
-            await self._engine.update_weights(self._waiting.params, self._waiting.version)
+            await self._swap(self._waiting)
             self._waiting = None
         newest = max(self._engine.version, self._waiting.version if self._waiting else -1)
         if version > newest and self._loading is None:
@@ -87,6 +94,11 @@ class PolicyFollower:
             self._loading.add_done_callback(lambda _: self._news())
         self._count(version)
         return self._engine.version >= version
+
+    async def _swap(self, policy: Policy) -> None:
+        await self._engine.update_weights(policy.params, policy.version)
+        if policy.probe is not None:
+            await self._prover.update(policy.version, policy.probe)
 
     def _collect(self) -> None:
         if self._loading is not None and self._loading.done():

@@ -62,6 +62,10 @@ class ScriptedEngine:
         self.version = version
         self._ready.set()
 
+    async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
+        """A script has no weights: nothing to prove."""
+        return {}
+
     def counters(self) -> dict[str, float]:
         return dict(self._counters)
 

@@ -1,7 +1,10 @@
 """Sealing shards beside the running episodes: one seal at a time, in a thread that then has the writer to itself."""
 
 import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 
+from rollout.probe import EngineUnproved
 from schemas.trajectory import Trajectory
 from storage.shards import ShardWriter
 
@@ -13,6 +16,7 @@ class Sealer:
         self._writer = writer
         self._sealing: asyncio.Task[int] | None = None
         self._later: list[Trajectory] = []
+        self._held: list[Trajectory] | None = None
         self.unsealed = 0
         """Finished trajectories that stand in no shard yet."""
 
@@ -23,6 +27,27 @@ class Sealer:
     def add(self, row: Trajectory) -> None:
         """Keep a finished trajectory for the next shard."""
         self.unsealed += 1
+        if self._held is not None:
+            self._held.append(row)
+        else:
+            self._keep(row)
+
+    @contextmanager
+    def holding(self) -> Generator[None]:
+        """Set aside what finishes meanwhile; dropped, with all that follows, if the engine turns out to be unproved."""
+        self._held, proved = (held := []), True
+        try:
+            yield
+        except EngineUnproved:
+            proved = False
+            raise
+        finally:
+            if proved:
+                self._held = None
+                for row in held:
+                    self._keep(row)
+
+    def _keep(self, row: Trajectory) -> None:
         if self._sealing is None:
             self._writer.add(row)
         else:

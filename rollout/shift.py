@@ -70,7 +70,8 @@ class Shift:
         await asyncio.to_thread(self._board.watch, window, self._orchestrator.groups)
 
     async def _start_episodes(self, window: Window) -> None:
-        current = await self._follower.follow(window.version, self._orchestrator.in_flight)
+        with self._sealer.holding():
+            current = await self._follower.follow(window.version, self._orchestrator.in_flight)
         if not current or self._follower.draining:
             return
         while self._orchestrator.wanting:
@@ -96,4 +97,6 @@ class Shift:
         try:
             await self._sealer.flush()
         except WriterEnded:
+            pass
+        finally:
             self._counters.abandoned += self._sealer.unsealed

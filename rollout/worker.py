@@ -21,6 +21,7 @@ from rollout.engine import Engine
 from rollout.heartbeat import Heartbeat, Pulse
 from rollout.orchestrator import RolloutOrchestrator
 from rollout.policy import LoadWeights, Policy, PolicyFollower, load_policy
+from rollout.probe import Prover
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
 from rollout.shift import Shift
@@ -61,6 +62,7 @@ class Worker:
         self._engine: Engine | None = None
         self._sealer: Sealer | None = None
         self._orchestrator: RolloutOrchestrator | None = None
+        self._prover: Prover | None = None
         self._follower: PolicyFollower | None = None
 
     async def run(self) -> None:
@@ -116,13 +118,16 @@ class Worker:
         config, identity = self._config, Identity(self._spec.run, self._spec.seed, self.id)
         made = await set_up(config, self._spec.folder, policy, identity, config.rollout.temperature)
         self._engine = made.engine
+        self._prover = Prover(made.engine, config.rollout.probe_tolerance)
+        if policy.probe is not None:
+            await self._prover.start(policy.params, policy.version, policy.probe)
         self._sealer = Sealer(shard_writer(self._store, self._base, self.id, made.metadata, config))
         self._orchestrator = RolloutOrchestrator(
             made.collector.collect, self._finished,
             max_concurrency=config.rollout.max_concurrency, attempts=config.rollout.attempts,
         )  # fmt: skip
         self._follower = PolicyFollower(
-            self._store, self._base, made.engine, self._load,
+            self._store, self._base, made.engine, self._load, self._prover,
             drain=config.rollout.weight_update == "drain", news=self._orchestrator.wake, clock=self._clock,
         )  # fmt: skip
         board = ClaimBoard(self._store, self._base, self.id, config, self._clock)
@@ -139,6 +144,7 @@ class Worker:
     def _pulse(self) -> Pulse:
         engine, follower = self._engine, self._follower
         counters = self._counters.values() | (engine.counters() if engine else {})
+        counters |= self._prover.counters() if self._prover else {}
         return Pulse(
             version=engine.version if engine else -1,
             next_seq=self._sealer.next_seq if self._sealer else 0,

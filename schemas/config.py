@@ -145,6 +145,9 @@ class Rollout(Section):
     """Deadline of a whole episode."""
     attempts: Positive = 3
     """Times a failing sample is tried before it counts as failed."""
+    probe_tolerance: PositiveFloat = 1e-3
+    """Largest difference between the engine's and the learner's log-probs of a published policy's probe; a worker whose
+    engine differs more stops. An engine that computes in bfloat16 needs about 0.1."""
     weight_update: Literal["in_flight", "drain"] = "in_flight"
     """Swap weights between decode steps, or let running episodes finish first."""
     seal_rows: Positive = 64
@@ -358,7 +361,7 @@ def _check_evaluation(evaluation: Evaluation, promotion: Promotion) -> None:
 
 # What a stage is not made from: changing these gives the same key (where and how fast, not what).
 _ROLLOUT_FREE = frozenset(
-    {"workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
+    {"probe_tolerance", "workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
 )
 _ROLLOUT_FREE |= {"infrastructure", "deployment", "join_seconds", "driver_seconds"}
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}

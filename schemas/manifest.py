@@ -3,6 +3,7 @@
 A manifest is written last, so its presence says that what it names is whole.
 """
 
+import math
 from typing import Any, Literal
 
 from schemas.base import Document, Section
@@ -190,6 +191,13 @@ class Probe(Section):
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Log-prob of tokens[1:] given what comes before."""
+
+    def gap(self, other: "Probe") -> float:
+        """Largest difference between two probes' log-probs; infinite where they are of other tokens or not finite."""
+        if self.tokens != other.tokens or len(self.logprobs) != len(other.logprobs):
+            return math.inf
+        gaps = [abs(a - b) for a, b in zip(self.logprobs, other.logprobs, strict=True)]
+        return max(gaps, default=0.0) if all(map(math.isfinite, gaps)) else math.inf
 
 
 class PolicyManifest(Document):

@@ -23,7 +23,8 @@ from trainer.numerics import numerics
 from trainer.optimizer import make_optimizer
 from trainer.step import init_state, make_rl_step, positions
 
-_PROBE_TOKENS = 16
+_PROBE_TOKENS = 64
+"""At 16, updates of a few rows of the output head often stay unseen; an engine takes `rollout.engine.SCORED`."""
 
 
 class JaxUpdater:
@@ -42,7 +43,8 @@ class JaxUpdater:
         self._kl = rl.loss.kl
         self._reference = jax.tree.map(jnp.array, params) if rl.loss.kl != "none" else None
         self._part = self._rows // parts
-        self._probe = _probe_tokens(decoder.vocab_size)
+        self._rounded = rl.publish_dtype == "bfloat16"
+        self._probe = _probe_tokens(decoder.vocab_size, self._length)
         self._logprobs = jax.jit(lambda p, t, valid: token_logprobs(decoder, p, t, positions(t), valid)[0])
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
@@ -71,7 +73,8 @@ class JaxUpdater:
 
     def probe(self) -> Probe:
         tokens = self._probe[None]
-        logprobs = np.asarray(self._logprobs(self._state.params, tokens, np.ones_like(tokens, bool)))[0, 1:]
+        params = _published(self._state.params) if self._rounded else self._state.params
+        logprobs = np.asarray(self._logprobs(params, tokens, np.ones_like(tokens, bool)))[0, 1:]
         return Probe(tokens=tuple(int(t) for t in self._probe), logprobs=tuple(float(p) for p in logprobs))
 
     @property
@@ -95,6 +98,12 @@ class JaxUpdater:
         return numerics()
 
 
-def _probe_tokens(vocabulary: int) -> np.ndarray:
-    """Token ids spread over the vocabulary, the same for every policy of a model."""
-    return ((np.arange(_PROBE_TOKENS) * 7919 + 13) % vocabulary).astype(np.int32)
+@jax.jit
+def _published(params: Params) -> Params:
+    """Parameters as a reader of bfloat16 files gets them."""
+    return jax.tree.map(lambda x: jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7), params)
+
+
+def _probe_tokens(vocabulary: int, context: int) -> np.ndarray:
+    """Token ids spread over the vocabulary, the same for every policy of a model; one sampled token must fit behind."""
+    return ((np.arange(min(_PROBE_TOKENS, context - 1)) * 7919 + 13) % vocabulary).astype(np.int32)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from schemas import keys
 from schemas.errors import LogDamaged, RunStopped
 from schemas.ledger import LedgerRow
-from schemas.manifest import CheckpointManifest, PolicyManifest, Probe
+from schemas.manifest import CheckpointManifest, PolicyManifest
 from schemas.trajectory import row_digest
 from storage.expired import newest_whole
 from storage.ledger import Entry, read_entry
@@ -119,7 +119,7 @@ def compare(base: str, standing: PolicyManifest, updater: Updater) -> str:
             f"replaying {base} gave other weights for policy {standing.version} ({found[:12]}) than were published "
             f"({standing.weights.sha256[:12]}): run `headrace audit verify`, something was changed"
         )
-    gap = probe_gap(standing.probe, updater.probe())
+    gap = standing.probe.gap(updater.probe())
     if not gap <= REPLAY_TOLERANCE:
         raise RunStopped(
             f"replaying {base} on another machine gave policy {standing.version} log-probs that are {gap:.1e} off its "
@@ -127,10 +127,3 @@ def compare(base: str, standing: PolicyManifest, updater: Updater) -> str:
             f"records"
         )
     return f"policy {standing.version} was replayed within {gap:.1e} of its probe, not to the bit: other cores or jax"
-
-
-def probe_gap(a: Probe, b: Probe) -> float:
-    """Largest difference between two probes' log-probs of the same tokens; infinite where the tokens differ."""
-    if a.tokens != b.tokens:
-        return float("inf")
-    return max((abs(x - y) for x, y in zip(a.logprobs, b.logprobs, strict=True)), default=0.0)

@@ -23,7 +23,7 @@ from storage.process import emit, run_process
 from trainer.numerics import bind_cores
 from trainer.progress import Bounds, Progress, from_checkpoint
 from trainer.record import StepRows
-from trainer.recovery import REPLAY_TOLERANCE, probe_gap, replay
+from trainer.recovery import REPLAY_TOLERANCE, replay
 from trainer.updater import Updater
 
 
@@ -144,7 +144,7 @@ def _gap(store: ObjectStore, base: str, manifest: CheckpointManifest, updater: U
     policy = read_document(store, PolicyManifest, key)
     if policy is None:
         raise AuditViolation(f"{key} is missing though the checkpoint at step {manifest.step} names its weights")
-    return probe_gap(policy.probe, updater.probe())
+    return policy.probe.gap(updater.probe())
 
 
 def _manifest(store: ObjectStore, base: str, step: int) -> CheckpointManifest | None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.probes import learner_probe
 from support.protocol import NUMERICS
 from support.rollouts import BASE, SHAPE, TASKS, TOKENIZER, config, put_tasks, put_window, sealed, workers
 
 from models.pure import init_params
 from models.stored import save_weights
 from schemas import keys
-from schemas.manifest import PolicyManifest, Probe, RLSpec
+from schemas.manifest import PolicyManifest, RLSpec
 from storage.objects import ObjectStore
 from storage.open import open_store
 
@@ -45,12 +46,11 @@ def lay_out(store: ObjectStore, folder: Path, engine: str) -> None:
         environment={"environment": "world:Chatty"},
     )
     key, digest = put_tasks(store, TASKS)
-    weights = save_weights(
-        store, keys.policy_weights(BASE, 0, "L"), SHAPE, init_params(SHAPE, 0), TOKENIZER, "float32", "test"
-    )
+    params = init_params(SHAPE, 0)
+    weights = save_weights(store, keys.policy_weights(BASE, 0, "L"), SHAPE, params, TOKENIZER, "float32", "test")
     manifest = PolicyManifest(
         version=0, step=0, learner="L", weights=weights, dtype="float32", ledger_head="",
-        probe=Probe(tokens=(), logprobs=()), numerics=NUMERICS,
+        probe=learner_probe(SHAPE, params), numerics=NUMERICS,
     )  # fmt: skip
     store.create(keys.policy_manifest(BASE, 0), manifest.to_bytes())
     spec = RLSpec(

@@ -20,6 +20,7 @@ from support.configuration import small
 from support.protocol import NUMERICS
 
 BASE = "runs/test/rl-0123"
+NO_PROBE = Probe(tokens=(), logprobs=())
 TOKENIZER = ByteTokenizer()
 USER, ASSISTANT, TOOL, CALL, END = (
     TOKENIZER.special(f"<|{n}|>") or 0 for n in ("user", "assistant", "tool", "call", "end")
@@ -85,7 +86,7 @@ def stage(
     return store, spec
 
 
-def publish(store: ObjectStore, version: int) -> None:
+def publish(store: ObjectStore, version: int, probe: Probe = NO_PROBE) -> None:
     """Write a policy as the learner does: weights, then the pointer."""
     prefix = keys.policy_weights(BASE, version, "L")
     store.put(f"{prefix}/weights", str(version).encode())
@@ -96,7 +97,7 @@ def publish(store: ObjectStore, version: int) -> None:
         weights=WeightsRef(prefix=prefix, sha256="0" * 64),
         dtype="float32",
         ledger_head="",
-        probe=Probe(tokens=(), logprobs=()),
+        probe=probe,
         numerics=NUMERICS,
     )
     store.create(keys.policy_manifest(BASE, version), manifest.to_bytes())
