@@ -21,9 +21,10 @@ from schemas.manifest import RunManifest
 from storage.objects import ObjectStore
 from storage.open import open_store
 from tasks import record, session, worker_pool
-from tasks.initial import check_initial, read_champion
+from tasks.initial import read_champion
 from tasks.lease import LeaseTaken, hold
 from tasks.request import build, home, root_url
+from tasks.start import check_start
 
 WHERE = "the deployment's configuration"
 
@@ -50,7 +51,7 @@ def _fire(config: Run, folder: Path, root: str, run: str, schedule: str) -> Any:
                 lease = stack.enter_context(hold(store, key, f"the schedule {schedule}", run=name, on_lost=_lost))
                 takeover.finish_dead(store, schedule, name, lease)
             request = build(_config(store, config, name), folder, store, name)
-            check_initial(request)
+            check_start(request)
             worker_pool.check(request.config.rollout)
             manifest = record.prepare(request, schedule=schedule)
             stack.enter_context(takeover.kept_open(store, name))

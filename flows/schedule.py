@@ -14,8 +14,8 @@ from flows import prefect_environment, work_pools
 from flows.local_server import check_reachable
 from schemas.errors import RequestError
 from tasks.environment import check_environment
-from tasks.initial import check_initial
 from tasks.request import Request, keep_data, load
+from tasks.start import check_start
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def parameters(request: Request) -> dict[str, Any]:
 
 def _checked(config: str, overrides: Sequence[str], root: str | None) -> Request:
     request = load(config, overrides, root=root)
-    check_initial(request)
+    check_start(request)
     check_environment(request)
     return request
 

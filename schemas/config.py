@@ -84,7 +84,8 @@ class SFT(Section):
     name: Name
     """The stage's name; its outputs lie under `stages/<name>-<key>` and are shared by runs."""
     data: str
-    """JSONL or Parquet file of demonstrations (`messages`, `tools`): a path or a store URL."""
+    """JSONL or Parquet file of demonstrations (`messages`, `tools`): a path or a store URL. They may show
+    training tasks, but nothing that is measured."""
     steps: Positive
     batch_size: Positive = 32
     max_length: Positive = 256
@@ -238,7 +239,7 @@ class Evaluation(Section):
     """The figures that are reported: success on held-out tasks."""
 
     tasks: str
-    """Held-out tasks; they are never trained on and never decide a promotion."""
+    """Held-out tasks; neither the run nor an ancestor trains on them, and they never decide a promotion."""
     temperatures: tuple[Annotated[float, Field(ge=0)], ...] = (1.0, 0.0)
     samples: Positive = 1
     """Episodes per task."""

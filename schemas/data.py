@@ -64,6 +64,12 @@ def preference(row: Mapping[str, Any], where: str) -> Preference:
     return Preference(**parts)
 
 
+def opening(row: Mapping[str, Any], where: str) -> str:
+    """The first user message of a demonstration, or of the prompt of a preference; empty where there is none."""
+    conversation = messages(row.get("messages", row.get("prompt")), where)
+    return next((m.content for m in conversation if m.role == "user"), "")
+
+
 def messages(value: Any, where: str) -> tuple[Message, ...]:
     """A list of chat messages; RequestError where it is missing, empty or misshapen."""
     value = _parsed(value, where)

@@ -33,6 +33,11 @@ def data(sha256: str, suffix: str) -> str:
     return f"data/{sha256}.{suffix}"
 
 
+def fingerprints(sha256: str, kind: str) -> str:
+    """Digests of what a data file asks, read as one of `tasks` or `warm_up`."""
+    return f"fingerprints/{sha256}-{kind}.arrow"
+
+
 def rl(run_name: str, key: str) -> str:
     """The folder of one RL stage; the functions below take it as `base`."""
     return f"runs/{run_name}/rl-{key}"

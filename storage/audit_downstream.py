@@ -12,6 +12,7 @@ from schemas.manifest import PolicyManifest, StageManifest
 from storage.audit_runs import checkpoints, folders, promotions, read_spec
 from storage.documents import read_document
 from storage.expired import expired_checkpoints
+from storage.many import many
 from storage.objects import ObjectStore, find
 
 
@@ -92,6 +93,20 @@ def _artifacts(
             ref = key.removesuffix("/manifest.json")
             gone = policy.step in expired
             yield Artifact("policy", ref, run, rl, policy.step, sha256, _at(promoted, sha256), gone)
+
+
+def made_here(store: ObjectStore, sha256: str) -> str:
+    """What made the weights with this digest, `RUN@STEP` or a warm-up's folder; empty where this store did not.
+
+    Reads the manifest of every checkpoint and warm-up in the store.
+    """
+    for manifest in warm_up_stages(store):
+        if manifest.weights and manifest.weights.sha256 == sha256:
+            return keys.stage(manifest.stage, manifest.key)
+    for base, found in zip(bases := list(rl_stages(store)), many(lambda b: checkpoints(store, b), bases), strict=True):
+        if steps := [c.step for c in found if c.policy.sha256 == sha256]:
+            return f"{base.removeprefix('runs/').partition('/')[0]}@{steps[0]}"
+    return ""
 
 
 def _at(promoted: Mapping[str, list[str]], sha256: str) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from schemas import keys
 from schemas.errors import HeadraceError, RunStopped
 from schemas.evaluation import EvaluationReport, EvaluationSpec
 from tasks import processes
+from tasks.ancestors import check_unseen
 from tasks.session import Session
 from tasks.supervise import Restarts, keep_running
 from tasks.survey import Evaluation, read_report
@@ -47,10 +48,17 @@ def check_report(report: EvaluationReport, wanted: Evaluation, tasks_sha256: str
         raise RunStopped(f"the report {wanted.key} was played at another temperature or seed: it is not used")
 
 
+def check_seen(session: Session, wanted: Evaluation) -> None:
+    """RequestError if the weights, or an ancestor of theirs, were trained on a task that they are to be measured on."""
+    tasks = session.request.sets[wanted.setting]
+    check_unseen(session.store, wanted.checkpoint, wanted.weights, [tasks], "which is to be measured")
+
+
 def _make(session: Session, wanted: Evaluation, output: str) -> EvaluationReport | None:
     key, name = keys.spec(output), source(wanted)
-    session.store.put(key, _spec(session, wanted, output).to_bytes())
     try:
+        check_seen(session, wanted)
+        session.store.put(key, _spec(session, wanted, output).to_bytes())
         outcome = keep_running(
             processes.evaluate(session.store.url, name, key),
             lambda event: session.tell(name, event),

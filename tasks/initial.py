@@ -12,8 +12,9 @@ from typing import Any
 from schemas.config import Run
 from schemas.digest import digest, sha256
 from schemas.errors import RequestError
-from schemas.manifest import Parent, WeightsRef
+from schemas.manifest import Parent, RunManifest, WeightsRef
 from schemas.promotion import Promotion
+from storage.audit_downstream import made_here
 from storage.audit_runs import find_checkpoint
 from storage.objects import ObjectExists, ObjectStore, find
 from storage.open import open_source
@@ -25,22 +26,27 @@ _WANTED = (".json", ".safetensors", ".txt", ".jinja")
 Folder = tuple[list[str], Callable[[str], bytes]]
 
 
-def check_initial(request: Request) -> None:
-    """Refuse a `model.path` that names nothing usable, before anything is written."""
-    path = request.config.model.path
+def check_initial(request: Request) -> WeightsRef | None:
+    """Refuse a `model.path` that names nothing usable, before anything is written.
+
+    Returns the weights that it names by now; those of a folder that is not imported yet have no prefix.
+    """
+    path, store = request.config.model.path, request.store
     if path is None:
-        return
+        return None
     if path == "champion":
-        champion = read_champion(request.store, request.config)
-        if champion is not None:
-            registry.check_present(request.store, f"the champion {champion.ref}", champion.weights)
-        return
+        champion = read_champion(store, request.config)
+        if champion is None:
+            return None
+        registry.check_present(store, f"the champion {champion.ref}", champion.weights)
+        return champion.weights
     if match := _CHECKPOINT.fullmatch(path):
-        registry.check_present(request.store, path, find_checkpoint(request.store, match[1], int(match[2]))[1].policy)
-        return
+        weights = find_checkpoint(store, match[1], int(match[2]))[1].policy
+        registry.check_present(store, path, weights)
+        return weights
     names, read = _folder(path, request.folder)
-    if find(request.store, _pointer(_files_digest(names, read))) is None:
-        _check_weights(names, read, path)
+    stored = find(store, _pointer(_files_digest(names, read)))
+    return WeightsRef.model_validate_json(stored.data) if stored else _checked(store, "", names, read, path)
 
 
 def resolve(request: Request) -> tuple[WeightsRef | None, tuple[Parent, ...]]:
@@ -56,6 +62,16 @@ def resolve(request: Request) -> tuple[WeightsRef | None, tuple[Parent, ...]]:
         return weights, (_parent("checkpoint", path, weights),)
     weights = _import(store, path, request.folder)
     return weights, (_parent("weights", path, weights),)
+
+
+def keeps_initial(standing: RunManifest, config: Run) -> bool:
+    """Whether a run that is started again goes on from the weights that it started from.
+
+    A folder's files may have changed; a checkpoint's can't, and the champion is kept from the run's first start.
+    """
+    path = config.model.path
+    is_folder = path not in (None, "champion") and "@" not in (path or "")
+    return standing.config.get("model") == config.model.model_dump(mode="json") and not is_folder
 
 
 def read_config_json(request: Request) -> dict[str, Any] | None:
@@ -124,16 +140,21 @@ def _import(store: ObjectStore, path: str, base: Path) -> WeightsRef:
     stored = find(store, _pointer(files))
     if stored is not None:
         return WeightsRef.model_validate_json(stored.data)
-    found = _check_weights(names, read, path)
     prefix = f"weights/{files}/files"
+    ref = _checked(store, prefix, names, read, path)
     for name in names:
         store.put(f"{prefix}/{name}", read(name))
-    ref = WeightsRef(prefix=prefix, sha256=found, origin=path)
     try:
         store.create(_pointer(files), ref.model_dump_json().encode())
     except ObjectExists:
         return WeightsRef.model_validate_json(store.get(_pointer(files)).data)
     return ref
+
+
+def _checked(store: ObjectStore, prefix: str, names: list[str], read: Callable[[str], bytes], path: str) -> WeightsRef:
+    """The weights of a folder. Those that this store made, such as an export, keep their origin and their lineage."""
+    sha256 = _check_weights(names, read, path)
+    return WeightsRef(prefix=prefix, sha256=sha256, origin=made_here(store, sha256) or path)
 
 
 def _check_weights(names: list[str], read: Callable[[str], bytes], path: str) -> str:

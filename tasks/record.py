@@ -12,7 +12,7 @@ from schemas.manifest import RunManifest
 from schemas.version import code_version
 from storage.documents import read_document
 from storage.objects import GenerationMismatch, ObjectStore
-from tasks.initial import resolve
+from tasks.initial import keeps_initial, resolve
 from tasks.request import Request
 
 
@@ -30,7 +30,7 @@ def prepare(request: Request, *, schedule: str = "") -> RunManifest:
         return _new(request, config, schedule)
     changes: dict[str, Any] = {"config": config, "config_digest": digest(config), "seed": request.seed}
     changes |= {"folder": str(request.folder), "data": _data(request)}
-    if standing.config.get("model") != config["model"] or _is_folder(request.config.model.path):
+    if not keeps_initial(standing, request.config):
         changes["initial"], changes["parents"] = resolve(request)
     return standing.model_copy(update=changes)
 
@@ -74,11 +74,6 @@ def _new(request: Request, config: dict[str, Any], schedule: str) -> RunManifest
 
 def _data(request: Request) -> dict[str, str]:
     return {setting: file.key for setting, file in request.data.items()}
-
-
-def _is_folder(path: str | None) -> bool:
-    """A folder's files may have changed; a checkpoint's can't, and the champion is kept from the run's first start."""
-    return path not in (None, "champion") and "@" not in (path or "")
 
 
 def _commit() -> str:

@@ -17,6 +17,8 @@ from schemas.manifest import RunManifest
 from storage.objects import ObjectStore
 from storage.open import open_store
 from storage.rows import read_demonstrations, read_tasks
+from tasks import fingerprints
+from tasks.fingerprints import DataSet, kind_of, of_file
 from tasks.leaks import check_leaks
 from tasks.sources import DataFile, keep, read_kept, read_source
 from tasks.user_modules import environment_sha256
@@ -35,6 +37,8 @@ class Request:
     store: ObjectStore
     data: dict[str, DataFile]
     environment_sha256: str
+    sets: dict[str, DataSet]
+    """What each file asks, by its setting."""
 
     @property
     def seed(self) -> int:
@@ -92,21 +96,22 @@ def from_record(store: ObjectStore, record: RunManifest) -> Request:
     """The request of a run that exists, from what the store keeps of it."""
     config = config_text.check(record.config, keys.run_manifest(record.run))
     data = {setting: read_kept(store, key) for setting, key in record.data.items()}
-    folder = Path(record.folder)
-    return Request(config, record.run, folder, store, data, environment_sha256(config, folder))
+    folder, sets = Path(record.folder), {setting: of_file(store, setting, file) for setting, file in data.items()}
+    return Request(config, record.run, folder, store, data, environment_sha256(config, folder), sets)
 
 
 def build(config: Run, folder: Path, store: ObjectStore, run: str | None) -> Request:
     """Check data and environment; nothing is written yet."""
     files = {setting: read_source(where, folder) for setting, where in task_files(config).items()}
-    sets = {setting: read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()}
-    check_leaks({f"{setting} ({files[setting].where})": tasks for setting, tasks in sets.items()})
-    _check_category(config.evaluation.category, sets, files)
+    tasks = {setting: read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()}
+    _check_category(config.evaluation.category, tasks, files)
     for stage in config.warm_up:
         file = files[f"warm_up.{stage.name}"] = read_source(stage.data, folder)
         read_demonstrations(file.data, file.suffix, file.where)
+    sets = {setting: of_file(store, setting, file, tasks.get(setting)) for setting, file in files.items()}
+    check_leaks(sets)
     digest = environment_sha256(config, folder)
-    return Request(config, check_run_name(run or config.name), folder, store, files, digest)
+    return Request(config, check_run_name(run or config.name), folder, store, files, digest, sets)
 
 
 def _check_category(field: str, sets: dict[str, list[Task]], files: dict[str, DataFile]) -> None:
@@ -128,6 +133,7 @@ def task_files(config: Run) -> dict[str, str]:
 
 
 def keep_data(request: Request) -> None:
-    """Put the request's data files into the store."""
-    for file in request.data.values():
+    """Put the request's data files into the store, each with the digests by which later runs are compared with it."""
+    for setting, file in request.data.items():
         keep(request.store, file)
+        fingerprints.keep(request.store, file, kind_of(setting), request.sets[setting].digests)

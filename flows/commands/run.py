@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from schemas.errors import RequestError
 from tasks import record, session, worker_pool
 from tasks.environment import check_environment
-from tasks.initial import check_initial
 from tasks.request import Request, load
+from tasks.start import check_start
 from tasks.summary import summary
 from tasks.survey import survey
 
@@ -22,7 +22,7 @@ def main(args: argparse.Namespace) -> None:
         raise RequestError(
             f"{request.store.url} lives in one process and a run needs several: give a folder or a store"
         )
-    check_initial(request)
+    check_start(request)
     manifest = record.prepare(request)
     found = survey(request, manifest)
     if found.finished:

@@ -5,14 +5,14 @@ import argparse
 from storage.objects import write_pause
 from tasks import traffic
 from tasks.environment import check_environment
-from tasks.initial import check_initial
 from tasks.record import read_run
 from tasks.request import load
+from tasks.start import check_start
 
 
 def main(args: argparse.Namespace) -> None:
     request = load(args.config, args.overrides, root=args.root)
-    check_initial(request)
+    check_start(request)
     read_run(request.store, request.run)
     check_environment(request)
     print(f"{args.config} is valid: run {request.run} in {request.store.url}")

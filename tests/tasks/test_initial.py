@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load, save
-from support.gated import crown
+from support.gated import crown, ended
 
 from models.config import DecoderConfig
 from models.pure import init_params
 from models.tokenizer import ByteTokenizer
 from models.weights import to_files
+from schemas import keys
 from schemas.errors import RequestError
+from tasks.ancestors import trained_on
 from tasks.initial import check_initial, resolve
 from tasks.request import Request
 from tasks.request import load as load_request
@@ -76,3 +78,19 @@ def test_the_champion_is_that_of_the_configured_channel(project: Path, root: str
     request.store.delete(f"{weights.prefix}/config.json")
     with pytest.raises(RequestError, match="the weights of the champion staging@1 are no longer in"):
         check_initial(request)
+
+
+def test_weights_that_this_store_made_keep_their_lineage(request_from_folder: Request, project: Path) -> None:
+    """Such as an export that is given back as `model.path`."""
+    store, digest = request_from_folder.store, check_initial(request_from_folder)
+    assert digest is not None and digest.origin == "weights"
+    case = ended(project, store.url, run="monday")
+    key = keys.checkpoint_manifest(case.weights.prefix.partition("/policies")[0], 3)
+    store.put(key, store.get(key).data.replace(case.weights.sha256.encode(), digest.sha256.encode()))
+    found = check_initial(request_from_folder)
+    assert found is not None and (found.prefix, found.origin) == ("", "monday@3")
+    made, parents = resolve(request_from_folder)
+    assert made is not None and made.origin == "monday@3" and made.prefix.startswith("weights/")
+    assert [(p.kind, p.ref) for p in parents] == [("weights", "weights")]
+    (trained,) = trained_on(store, made)
+    assert trained.words == "the training tasks of run monday"
