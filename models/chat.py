@@ -55,17 +55,25 @@ class ChatFormat(Protocol):
 
 
 def chat_format(tokenizer: Tokenizer, tools: Sequence[ToolSpec]) -> ChatFormat:
-    """The format that fits the tokenizer's control tokens, for one set of tools. RequestError where none does."""
+    """The format that fits the tokenizer's control tokens, for one set of tools. RequestError where none does.
+
+    Where the tokens of several formats are there (ChatML's are often added to a Llama), the stored template decides.
+    """
+    from models.chat_gemma import GemmaFormat
+    from models.chat_llama import LlamaFormat
     from models.chat_tags import TagFormat
     from models.chatml import ChatMLFormat
 
-    for kind in (TagFormat, ChatMLFormat):
-        if all(tokenizer.special(name) is not None for name in kind.CONTROLS):
-            return kind(tokenizer, tools)
-    raise RequestError(
-        "the model's tokenizer has neither ChatML's tokens (<|im_start|>, <|im_end|>) nor ours (<|user|>, <|call|>, …),"
-        " so conversations cannot be written for it: use a chat model of a supported family."
-    )
+    kinds = (TagFormat, ChatMLFormat, LlamaFormat, GemmaFormat)
+    fitting = [kind for kind in kinds if all(tokenizer.special(name) is not None for name in kind.CONTROLS)]
+    if not fitting:
+        raise RequestError(
+            "the model's tokenizer has the control tokens of no chat format (ChatML's <|im_start|>, Llama 3's"
+            " <|start_header_id|>, Gemma's <start_of_turn>, or ours), so conversations cannot be written for it: use a"
+            " chat model of a supported family."
+        )
+    named = [kind for kind in fitting if kind.CONTROLS[0] in tokenizer.chat_template]
+    return (named if len(fitting) > 1 and named else fitting)[0](tokenizer, tools)
 
 
 def control(tokenizer: Tokenizer, name: str) -> int:

@@ -31,7 +31,7 @@ class HFTokenizer:
         self._controls = {
             token.content: number for number, token in self._rust.get_added_tokens_decoder().items() if token.special
         }
-        self.vocab_size = self._rust.get_vocab_size(with_added_tokens=True)
+        self.vocab_size = max(self._rust.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.digest = hashlib.sha256(files["tokenizer.json"]).hexdigest()
         self.chat_template = _chat_template(files, where)
 

@@ -20,7 +20,14 @@ class Tokenizer(Protocol):
     """What engines, chat formats and trainers know of a tokenizer."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        ...
+
+    @property
+    def chat_template(self) -> str:
+        """The Jinja text that its model's folder gives for conversations, "" where there is none. Never run."""
+        ...
 
     @property
     def digest(self) -> str:
@@ -48,6 +55,7 @@ class ByteTokenizer:
     """Ids 0 to 255 are the bytes of UTF-8; 256 to 262 are the control tokens of `TagFormat`."""
 
     vocab_size = 256 + len(CONTROLS)
+    chat_template = ""
 
     @property
     def digest(self) -> str:

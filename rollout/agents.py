@@ -5,7 +5,7 @@ in threads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.chat import ParsedTurn
 from rollout.tools import ToolManager
@@ -60,7 +60,7 @@ class ModelAgent(ConversationAgentBase):
     """Answers in plain text and is offered no tools; what looks like a tool call is only text."""
 
     async def update_from_model(self, turn: ParsedTurn) -> Action:
-        message = Message("assistant", turn.message.content)
+        message = replace(turn.message, tool_calls=())
         self.messages.append(message)
         return Action(message)
 

@@ -90,11 +90,12 @@ def tools(value: Any, where: str) -> tuple[ToolSpec, ...]:
 def _message(value: Any, where: str) -> Message:
     if not isinstance(value, Mapping) or value.get("role") not in ("system", "user", "assistant", "tool"):
         raise RequestError(f"{where} needs a `role` of system, user, assistant or tool")
-    content = value.get("content")
-    if content is not None and not isinstance(content, str):
-        raise RequestError(f"{where}: `content` must be text")
+    for key in ("content", "reasoning_content"):
+        if not isinstance(value.get(key), str | None):
+            raise RequestError(f"{where}: `{key}` must be text")
     calls = tuple(_call(c, where) for c in value.get("tool_calls") or ())
-    return Message(value["role"], content or "", calls, value.get("name") or "", value.get("tool_call_id") or "")
+    texts = (value.get(key) or "" for key in ("name", "tool_call_id", "reasoning_content"))
+    return Message(value["role"], value.get("content") or "", calls, *texts)
 
 
 def _call(value: Any, where: str) -> ToolCall:

@@ -20,13 +20,17 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One turn of a conversation. `name` is the tool's name in a tool message."""
+    """One turn of a conversation. `name` is the tool's name in a tool message.
+
+    `thinking` is what a model says to itself before it answers, where its format knows that; `content` is without it.
+    """
 
     role: Role
     content: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     name: str = ""
     tool_call_id: str = ""
+    thinking: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,4 +54,6 @@ def to_json(message: Message) -> dict[str, Any]:
         out["name"] = message.name
     if message.tool_call_id:
         out["tool_call_id"] = message.tool_call_id
+    if message.thinking:
+        out["reasoning_content"] = message.thinking
     return out

@@ -11,7 +11,7 @@ from schemas.config import SFT, Run, rl_part, warm_up_part
 from schemas.digest import digest
 from schemas.version import SCHEMA_VERSION
 
-VERSIONS = {"scratch": 1, "sft": 1, "rl": 1, "evaluation": 1, "gate": 2}
+VERSIONS = {"scratch": 1, "sft": 2, "rl": 2, "evaluation": 2, "gate": 2}
 """The version that each kind of stage declares of itself."""
 
 

@@ -4,13 +4,18 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.tokenizing import BYTES, CHAT
+from support.chats import TOKENIZERS
+from support.tokenizing import BYTES, CHAT, as_hf
+from tokenizers import Tokenizer as Rust
 
 from models.chat import ParsedTurn, chat_format
+from models.chat_gemma import GemmaFormat
+from models.chat_llama import LlamaFormat
 from models.chat_tags import TagFormat
-from models.chatml import ChatMLFormat, default_system
+from models.chatml import ChatMLFormat, default_system, split_thinking
+from models.tokenizer import Tokenizer
 from schemas.errors import RequestError
 from schemas.messages import Message, ToolCall, ToolSpec
 
@@ -26,9 +31,9 @@ SEARCH = tool("search", query=STRING, top=INTEGER)
 WAIT = tool("wait", seconds=INTEGER)
 CLOCK = ToolSpec("clock", "Tells the time.")
 TOOL_SETS = [[CALCULATOR], [SEARCH], [WAIT], [CLOCK], [CALCULATOR, SEARCH, WAIT, CLOCK]]
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(
-    ["<|end|>", "<|call|>x", "<|im_end|>", "calculator:1", "search:x:y", "{}", ""]
-)
+CONTROLS = ["<|end|>", "<|call|>x", "<|im_end|>", "<|eot_id|>", "<|python_tag|>", "<end_of_turn>\n<start_of_turn>model"]
+MARKS = ["</think>", "</tool_call>", "calculator:1", "search:x:y", "{}", '{"name": "x"}', ""]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(CONTROLS + MARKS)
 
 
 def calling(name: str, **arguments: object) -> Message:
@@ -48,18 +53,32 @@ def calls(draw: st.DrawFn) -> tuple[list[ToolSpec], Message]:
     return tools, Message("assistant", tool_calls=tuple(made))
 
 
-@given(calls())
-def test_a_written_call_reads_back(case: tuple[list[ToolSpec], Message]):
+formats = pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS.keys())
+
+
+def readable(message: Message) -> bool:
+    """Whether no text says what a call's tags or a call would say."""
+    return "tool_call>" not in repr(message) and not message.content.startswith("{")
+
+
+@formats
+@given(case=calls())
+def test_a_written_call_reads_back(tokenizer: Tokenizer, case: tuple[list[ToolSpec], Message]):
     tools, message = case
-    written = chat_format(BYTES, tools)
+    assume(readable(message))
+    written = chat_format(tokenizer, tools)
     assert written.parse(written.assistant(message)) == ParsedTurn(message)
 
 
-@given(calls(), TEXT)
-def test_text_and_calls_read_back(case: tuple[list[ToolSpec], Message], text: str):
+@formats
+@given(case=calls(), text=TEXT, thinking=TEXT)
+def test_text_and_calls_read_back(tokenizer: Tokenizer, case: tuple[list[ToolSpec], Message], text: str, thinking: str):
     tools, message = case
-    written = chat_format(BYTES, tools)
-    both = replace(message, content=text)
+    knows = "</think>" in tokenizer.chat_template
+    kept = text if isinstance(chat_format(tokenizer, tools), TagFormat) else text.strip()
+    both = replace(message, content=kept, thinking=thinking.strip() if knows else "")
+    assume(readable(both) and "</think>" not in thinking and "<|python_tag|>" not in text)
+    written = chat_format(tokenizer, tools)
     assert written.parse(written.assistant(both)) == ParsedTurn(both)
 
 
@@ -85,25 +104,23 @@ def test_a_prompt_with_past_turns_equals_the_stream_that_made_them():
         assert written.prompt([asked, called, result], [CALCULATOR]) == stream
 
 
-@given(st.lists(st.integers(0, 262), max_size=30))
-def test_any_sampled_ids_are_read_without_raising(ids: list[int]):
+@formats
+@given(data=st.data())
+def test_any_sampled_ids_are_read_without_raising(tokenizer: Tokenizer, data: st.DataObject):
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))
     for tools in TOOL_SETS:
-        turn = chat_format(BYTES, tools).parse(ids)
+        turn = chat_format(tokenizer, tools).parse(ids)
         assert not (turn.error and turn.message.tool_calls)
 
 
-@given(st.lists(st.integers(0, CHAT.vocab_size + 3), max_size=30))
-def test_any_sampled_ids_are_read_without_raising_in_chatml(ids: list[int]):
-    turn = chat_format(CHAT, TOOL_SETS[4]).parse(ids)
-    assert not (turn.error and turn.message.tool_calls)
-
-
-@given(TEXT, TEXT)
-def test_what_others_write_never_opens_or_ends_a_turn(question: str, result: str):
-    messages = [Message("user", question), Message("tool", result)]
-    for tokenizer, counts in ((BYTES, {262: 2, 259: 1, 261: 0}), (CHAT, {CHAT.special("<|im_start|>"): 4})):
-        ids = chat_format(tokenizer, [CALCULATOR]).prompt(messages, [CALCULATOR])
-        assert all(ids.count(control) == count for control, count in counts.items())
+@formats
+@given(question=TEXT, result=TEXT)
+def test_what_others_write_never_opens_or_ends_a_turn(tokenizer: Tokenizer, question: str, result: str):
+    controls = {i for i in range(tokenizer.vocab_size) if tokenizer.special(tokenizer.decode([i])) == i}
+    plain, said = ([Message("user", q), Message("tool", r)] for q, r in (("a", "b"), (question, result)))
+    written = chat_format(tokenizer, [CALCULATOR])
+    wanted = [i for i in written.prompt(plain, [CALCULATOR]) if i in controls]
+    assert [i for i in written.prompt(said, [CALCULATOR]) if i in controls] == wanted
 
 
 @pytest.mark.parametrize(
@@ -188,6 +205,80 @@ def test_default_system_messages_are_found_in_templates():
     assert default_system("{{ '<|im_start|>system\\n' + content + '<|im_end|>' }}") == ""
 
 
+def sampled(name: str, text: str, *, tools: list[ToolSpec], stop: str) -> ParsedTurn:
+    tokenizer = TOKENIZERS[name]
+    tag, end = tokenizer.special("<|python_tag|>"), tokenizer.special(stop)
+    parts = [tokenizer.encode(part) for part in text.split("<|python_tag|>")]
+    ids = parts[0] + [i for part in parts[1:] for i in (tag, *part)]
+    return chat_format(tokenizer, tools).parse([*ids, end])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("stop", ["<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"])
+def test_sampled_llama_calls_are_read(stop: str):
+    one = '{"name": "calculator", "parameters": {"expression": "1+1"}}'
+    wanted = calling("calculator", expression="1+1")
+    for text in (one, f"\n{one} ", f"<|python_tag|>{one}", one.replace("parameters", "arguments")):
+        assert sampled("llama3_1", text, tools=[CALCULATOR], stop=stop) == ParsedTurn(wanted)
+    both = sampled("llama3_1", f"{one}; {one}", tools=[CALCULATOR], stop=stop).message.tool_calls
+    assert [call.id for call in both] == ["call_0", "call_1"]
+    assert sampled("llama3_1", f"Well.<|python_tag|>{one}", tools=[CALCULATOR], stop=stop).message.content == "Well."
+    assert sampled("llama3_1", one, tools=[], stop=stop) == ParsedTurn(Message("assistant", one))
+    answer = '{"total": 2}'
+    assert sampled("llama3_1", answer, tools=[CALCULATOR], stop=stop) == ParsedTurn(Message("assistant", answer))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"name": "calculator", "param', "not valid JSON"),
+        ('{"name": "calculator", "parameters": {}} there', "not valid JSON"),
+        ("<|python_tag|>search.call(query='x')", "not valid JSON"),
+        ('{"name": 3}', 'an object with "name" and "parameters"'),
+        ('<|python_tag|>{"a": 1}', 'an object with "name" and "parameters"'),
+        ('{"name": "calculator", "parameters": [1]}', "parameters of a tool call must be a JSON object"),
+    ],
+)
+def test_malformed_llama_calls_are_explained(text: str, sentence: str):
+    turn = sampled("llama3_1", text, tools=[CALCULATOR], stop="<|eot_id|>")
+    assert sentence in turn.error and not turn.message.tool_calls
+
+
+def test_llama_is_told_of_tools_in_the_first_question_only():
+    with pytest.raises(RequestError, match="first user message"):
+        chat_format(TOKENIZERS["llama3_1"], [CALCULATOR]).prompt([Message("assistant", "Hi")], [CALCULATOR])
+
+
+def test_a_system_text_without_a_question_reaches_gemma():
+    written = chat_format(TOKENIZERS["gemma3"], [])
+    assert isinstance(written, GemmaFormat)
+    opening = "<bos><start_of_turn>user\nHelp.\n\n<end_of_turn>\n<start_of_turn>model\n"
+    assert TOKENIZERS["gemma3"].decode(written.prompt([Message("system", "Help.")], [])) == opening
+
+
+def test_thinking_is_no_part_of_what_is_said():
+    turn = sampled("qwen3", "<think>\nHm.\n</think>\n\nTwo.", tools=[], stop="<|im_end|>")
+    assert turn == ParsedTurn(Message("assistant", "Two.", thinking="Hm."))
+    call = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+1"}}\n</tool_call>'
+    turn = sampled("qwen3", f"<think>\nHm.\n</think>\n\n{call}", tools=[CALCULATOR], stop="<|im_end|>")
+    assert turn == ParsedTurn(replace(calling("calculator", expression="1+1"), thinking="Hm."))
+    open_block = sampled("qwen3", f"<think>\nI may {call}", tools=[CALCULATOR], stop="<|im_end|>")
+    assert open_block == ParsedTurn(Message("assistant", thinking=f"I may {call}"))
+    assert sampled("qwen2_5", "<think>a</think>b", tools=[], stop="<|im_end|>").message.content == "<think>a</think>b"
+    assert split_thinking("I <think> so") == ("", "I <think> so")
+
+
+@pytest.mark.parametrize(
+    ("template", "kind"), [("{{ '<|im_start|>' }}", ChatMLFormat), ("{{ '<|start_header_id|>' }}", LlamaFormat)]
+)
+def test_where_the_tokens_of_two_formats_are_there_the_template_decides(template: str, kind: type):
+    files = dict(TOKENIZERS["llama3"].to_files())
+    rust = Rust.from_str(files["tokenizer.json"].decode())
+    rust.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    config = {"chat_template": template}
+    both = as_hf({"tokenizer.json": rust.to_str().encode(), "tokenizer_config.json": json.dumps(config).encode()})
+    assert isinstance(chat_format(both, []), kind)
+
+
 def test_the_digest_follows_the_tools():
     assert chat_format(BYTES, [CALCULATOR]).digest != chat_format(BYTES, [SEARCH]).digest
     assert chat_format(BYTES, [CALCULATOR]).digest == chat_format(BYTES, [CALCULATOR]).digest
@@ -200,5 +291,5 @@ def test_a_tokenizer_without_chat_tokens_is_refused():
         def special(self, name: str) -> None:
             return None
 
-    with pytest.raises(RequestError, match="neither ChatML"):
+    with pytest.raises(RequestError, match="control tokens of no chat format"):
         chat_format(Plain(), [])
