@@ -42,14 +42,16 @@ def line(source: str, event: Event) -> str:
 
 def _step(e: Event) -> str:
     text = f"step {e.get('step')}/{e.get('steps', '?')}  reward {_number(e, 'reward')}  success {_share(e, 'success')}"
-    text += f"  staleness {_number(e, 'staleness_mean')} (max {e.get('staleness_max', 0):g})"
-    return text + f"  learner idle {_share(e, 'trainer_idle_ratio')}  {e.get('tokens_per_second', 0):,.0f} tokens/s"
+    text += f"  staleness {_number(e, 'staleness_mean')} (max {_number(e, 'staleness_max', 'g')})"
+    return (
+        text + f"  learner idle {_share(e, 'trainer_idle_ratio')}  {_number(e, 'tokens_per_second', ',.0f')} tokens/s"
+    )
 
 
 def _sft(e: Event) -> str:
     text = f"step {e.get('step')}/{e.get('steps', '?')}  loss {_number(e, 'loss')}"
     text += f"  accuracy {_share(e, 'accuracy')}" if "accuracy" in e else ""
-    return text + f"  {e.get('tokens_per_second', 0):,.0f} tokens/s"
+    return text + f"  {_number(e, 'tokens_per_second', ',.0f')} tokens/s"
 
 
 def _evaluation(e: Event) -> str:
@@ -87,9 +89,9 @@ _WORDS: dict[str, Callable[[Event], str]] = {
 }
 
 
-def _number(e: Event, key: str) -> str:
+def _number(e: Event, key: str, how: str = ".3f") -> str:
     value = e.get(key)
-    return f"{value:.3f}" if isinstance(value, int | float) else "–"
+    return format(value, how) if isinstance(value, int | float) else "–"
 
 
 def _share(e: Event, key: str) -> str:

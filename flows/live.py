@@ -61,12 +61,12 @@ def cells(event: Event) -> tuple[str, str, str, str, str, str]:
     step = event.get("step", event.get("done", event.get("trajectories")))
     whole = event.get("steps", event.get("n"))
     idle = event.get("trainer_idle_ratio", event.get("rollouter_idle_ratio"))
-    staleness = f"{event['staleness_mean']:.2f} ≤ {event['staleness_max']:g}" if "staleness_mean" in event else "–"
+    staleness = [_format(event.get(key), how) for key, how in (("staleness_mean", ".2f"), ("staleness_max", "g"))]
     return (
-        "–" if step is None else f"{step:g}" + (f"/{whole:g}" if whole else ""),
+        _format(step, "g") + (f"/{_format(whole, 'g')}" if whole else ""),
         _format(event.get("reward"), ".3f"),
         _format(event.get("success"), ".1%"),
-        staleness,
+        " ≤ ".join(staleness) if "staleness_mean" in event else "–",
         _format(idle, ".0%"),
         _format(event.get("tokens_per_second"), ",.0f"),
     )

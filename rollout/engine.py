@@ -66,8 +66,10 @@ class Completion:
 class Engine(Protocol):
     """Samples for many sessions at once on one event loop."""
 
-    version: int
-    """The policy in use; -1 before the first."""
+    @property
+    def version(self) -> int:
+        """The policy in use; -1 before the first."""
+        ...
 
     async def generate(self, request: Request) -> Completion:
         """Sample one turn, once there is a policy.

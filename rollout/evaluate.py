@@ -17,7 +17,7 @@ import numpy as np
 from rollout import hooks
 from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
-from rollout.policy import LoadWeights, Policy
+from rollout.policy import LoadWeights, Policy, announced
 from rollout.rewards import succeeded
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
@@ -32,6 +32,7 @@ from storage import process
 from storage.documents import read_document
 from storage.objects import ObjectExists, ObjectStore
 from storage.open import open_store
+from storage.pulse import beat, busy
 
 PROGRESS_SECONDS = 1.0
 
@@ -79,7 +80,8 @@ class Evaluation:
 
     async def _play(self) -> None:
         spec, config = self._spec, self._config
-        policy = Policy(0, *await asyncio.to_thread(self._load, self._store, spec.weights))
+        load = announced(self._load, config.supervision.work_seconds)
+        policy = Policy(0, *await asyncio.to_thread(load, self._store, spec.weights))
         identity = Identity(spec.run, spec.seed, self._worker)
         made = await set_up(config, spec.folder, policy, identity, spec.temperature)
         del policy  # the engine has weights of its own
@@ -90,15 +92,23 @@ class Evaluation:
             max_concurrency=config.rollout.max_concurrency,
             attempts=config.rollout.attempts,
         )
+
+        def turn() -> bool:
+            """A turn of the loop: a sign of life unless the engine is stuck, and whether to stop."""
+            if made.engine.gets_on():
+                beat()
+            return self._stop()
+
         try:
-            await orchestrator.run(self._jobs(), self._stop)
+            await orchestrator.run(self._jobs(), turn)
             if self._stop():
                 raise RunStopped(f"the evaluation of {spec.checkpoint} was stopped: run it again")
         finally:
-            await orchestrator.cancel(lambda _: True)
-            await sealer.flush()
-            await hooks.settle(1.0)
-            await made.engine.close()
+            with busy("leaving", config.supervision.work_seconds):
+                await orchestrator.cancel(lambda _: True)
+                await sealer.flush()
+                await hooks.settle(1.0)
+                await made.engine.close()
 
     def _jobs(self) -> Iterator[Job]:
         for sample in range(self._spec.samples):
@@ -111,7 +121,7 @@ class Evaluation:
         self._rows[row.group, row.sample] = row
 
     async def _tell_regularly(self) -> None:
-        """Also while weights are loaded and compiled, so that nobody takes the process for dead."""
+        """Also while weights are loaded and compiled: a display, and no sign of progress."""
         while True:
             self._tell()
             await asyncio.sleep(PROGRESS_SECONDS)
@@ -198,8 +208,12 @@ def main(args: argparse.Namespace) -> None:
     """The process."""
     store = open_store(args.root)
     spec = EvaluationSpec.from_bytes(store.get(args.spec).data, args.spec)
-    from models.stored import load_weights
+    limit = config_text.check(spec.config, f"the evaluation of {spec.checkpoint}").supervision.work_seconds
+    with busy("imports", limit):
+        from models.compiling import announce_compilations
+        from models.stored import load_weights
 
+    announce_compilations(limit)
     asyncio.run(Evaluation(store, spec, load=load_weights).run())
 
 

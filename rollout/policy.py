@@ -14,9 +14,20 @@ from schemas import keys
 from schemas.errors import RunStopped
 from schemas.manifest import PolicyManifest, Probe, WeightsRef
 from storage.objects import ObjectMissing, ObjectStore
+from storage.pulse import busy
 
 LoadWeights = Callable[[ObjectStore, WeightsRef], tuple[DecoderConfig, Any, Tokenizer]]
 """`models.stored.load_weights`, or a stand-in."""
+
+
+def announced(load: LoadWeights, seconds: float) -> LoadWeights:
+    """The same, announced to the supervisor as work of at most `seconds`."""
+
+    def loaded(store: ObjectStore, ref: WeightsRef) -> tuple[DecoderConfig, Any, Tokenizer]:
+        with busy("loading weights", seconds):
+            return load(store, ref)
+
+    return loaded
 
 
 @dataclass(frozen=True)

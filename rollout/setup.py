@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from models.chat import chat_format
 from rollout.cast import load_cast
 from rollout.collect import TrajectoryCollectEngine
-from rollout.engine import Engine
 from rollout.make_engine import make_engine
 from rollout.policy import Policy
+from rollout.watched import WatchedEngine
 from schemas.config import Run
 from schemas.data import Task
 from schemas.digest import sha256
@@ -16,6 +16,7 @@ from schemas.errors import RunStopped
 from schemas.trajectory import ShardMetadata
 from schemas.version import code_version
 from storage.objects import ObjectStore
+from storage.pulse import busy
 from storage.rows import read_tasks
 from storage.shards import ShardWriter
 
@@ -33,24 +34,32 @@ class Identity:
 class Setup:
     """An engine, who plays with it, and what its shards say of both."""
 
-    engine: Engine
+    engine: WatchedEngine
     collector: TrajectoryCollectEngine
     metadata: ShardMetadata
 
 
 async def set_up(config: Run, folder: str, policy: Policy, identity: Identity, temperature: float) -> Setup:
     """Start the configured engine with a policy's weights; importing and placing them happens in a thread."""
-    cast = load_cast(config.environment, folder)
-    chat = chat_format(policy.tokenizer, cast.tool_specs)
-    engine = await asyncio.to_thread(
-        make_engine, config.rollout, folder, policy.config, policy.params, policy.version, policy.tokenizer.decode
-    )
+    limit = config.supervision.work_seconds
+    with busy("starting the engine", limit):
+        cast = load_cast(config.environment, folder)
+        chat = chat_format(policy.tokenizer, cast.tool_specs)
+        made = await asyncio.to_thread(
+            make_engine, config.rollout, folder, policy.config, policy.params, policy.version, policy.tokenizer.decode
+        )
+    engine = WatchedEngine(made, patience=_patience(config), work_seconds=limit)
     collector = TrajectoryCollectEngine(
         engine, chat, cast, config,
         run=identity.run, seed=identity.seed, worker=identity.worker, temperature=temperature,
     )  # fmt: skip
     metadata = ShardMetadata(policy.tokenizer.digest, chat.digest, code_version(), config.rollout.engine)
     return Setup(engine, collector, metadata)
+
+
+def _patience(config: Run) -> float:
+    """The embedded engine counts every dispatch; of another it is only known that an episode has its deadline."""
+    return 0.0 if config.rollout.engine == "jax" else config.rollout.episode_seconds
 
 
 def shard_writer(store: ObjectStore, base: str, worker: str, metadata: ShardMetadata, config: Run) -> ShardWriter:

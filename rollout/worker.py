@@ -17,14 +17,14 @@ from typing import Any
 from rollout import hooks
 from rollout.claims import ClaimBoard
 from rollout.counters import Counters
-from rollout.engine import Engine
 from rollout.heartbeat import Heartbeat, Pulse
 from rollout.orchestrator import RolloutOrchestrator
-from rollout.policy import LoadWeights, Policy, PolicyFollower, load_policy
+from rollout.policy import LoadWeights, Policy, PolicyFollower, announced, load_policy
 from rollout.probe import Prover
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
 from rollout.shift import Shift
+from rollout.watched import WatchedEngine
 from rollout.window_watch import WindowWatch
 from schemas import config_text, keys
 from schemas.manifest import RLSpec
@@ -32,6 +32,7 @@ from schemas.trajectory import Trajectory
 from storage import control, process
 from storage.objects import ObjectStore, write_pause
 from storage.open import open_store
+from storage.pulse import beat, busy
 
 LEFTOVER_SECONDS = 1.0
 """How long hooks of cancelled episodes may take to end before the process goes."""
@@ -53,13 +54,14 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._base, self._spec = store, base, spec
-        self._load, self._report, self._stop, self._clock = load, report, stop, clock
+        self._report, self._stop, self._clock = report, stop, clock
         self._config = config_text.check(spec.config, keys.spec(base))
+        self._load = announced(load, self._config.supervision.work_seconds)
         self._tasks = stored_tasks(store, spec.tasks, spec.tasks_sha256)
         self.id = f"w{index}-{uuid.uuid4().hex[:10]}"
         self._counters = Counters(clock)
         self._watch = WindowWatch(store, base, self._config.rollout.poll_seconds, clock)
-        self._engine: Engine | None = None
+        self._engine: WatchedEngine | None = None
         self._sealer: Sealer | None = None
         self._orchestrator: RolloutOrchestrator | None = None
         self._prover: Prover | None = None
@@ -98,11 +100,12 @@ class Worker:
         finally:
             await hooks.settle(LEFTOVER_SECONDS)
             if self._engine is not None:
-                await self._engine.close()
+                with busy("closing the engine", self._config.supervision.work_seconds):
+                    await self._engine.close()
 
     async def _first_policy(self) -> Policy | None:
         """The policy that the window names, once there is one; None if there is nothing to do any more."""
-        while not self._stop():
+        while not self._turn():
             await self._watch.look()
             window = self._watch.window
             if window is not None and window.closed:
@@ -133,8 +136,14 @@ class Worker:
         board = ClaimBoard(self._store, self._base, self.id, config, self._clock)
         return Shift(
             self._watch, board, self._follower, self._orchestrator, self._sealer, self._counters,
-            self._tasks, self._spec.seed, self._stop,
+            self._tasks, self._spec.seed, self._turn,
         )  # fmt: skip
+
+    def _turn(self) -> bool:
+        """A turn of the loop: a sign of life unless the engine is stuck, and whether to stop."""
+        if self._engine is None or self._engine.gets_on():
+            beat()
+        return self._stop()
 
     def _finished(self, row: Trajectory) -> None:
         self._counters.finished(row)
@@ -165,9 +174,13 @@ def main(args: argparse.Namespace) -> None:
     key = keys.spec(args.base)
     spec = RLSpec.from_bytes(store.get(key).data, key)
     spec = spec.model_copy(update={"folder": args.folder or spec.folder})
-    bind(config_text.check(spec.config, key).rollout.cores, args.index)
-    from models.stored import load_weights
+    config = config_text.check(spec.config, key)
+    bind(config.rollout.cores, args.index)
+    with busy("imports", config.supervision.work_seconds):
+        from models.compiling import announce_compilations
+        from models.stored import load_weights
 
+    announce_compilations(config.supervision.work_seconds)
     asyncio.run(Worker(store, args.base, spec, load=load_weights, index=args.index).run())
 
 

@@ -302,6 +302,16 @@ class Retention(Section):
     """Nothing younger is removed. A run that somebody drives is left alone."""
 
 
+class Supervision(Section):
+    """When a process of the run is taken for hung. It is then ended and started again, as if it had crashed."""
+
+    silence_seconds: PositiveFloat = 60.0
+    """A process that makes no progress for so long is hung, unless it has announced long work."""
+    work_seconds: PositiveFloat = 1800.0
+    """The longest that one piece of announced work may take: compiling, loading weights, the first update, saving a
+    checkpoint. Later updates and checkpoints may take ten times the longest before them."""
+
+
 class Run(Section):
     """The whole configuration."""
 
@@ -321,6 +331,7 @@ class Run(Section):
     evaluation: Evaluation
     promotion: Promotion
     retention: Retention = Retention()
+    supervision: Supervision = Supervision()
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":

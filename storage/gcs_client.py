@@ -19,6 +19,7 @@ import google_crc32c
 from fsspec.asyn import sync
 from google.auth.exceptions import GoogleAuthError, TransportError
 
+from storage import pulse
 from storage.gcs_errors import message, no_answer, no_credentials
 
 # Else gcsfs asks for each bucket's layout by gRPC first, which an emulator leaves hanging for a minute.
@@ -108,6 +109,7 @@ class Client:
             rest = random.uniform(0, pause)
             if time.monotonic() - started + rest > seconds:
                 raise no_answer(seconds, answer)
+            pulse.beat()
             time.sleep(rest)
             pause = min(pause * 2, self._patience.longest)
 
@@ -146,7 +148,7 @@ class _Session(GCSFileSystem):
         async with session.request(
             method, url, params=params, headers=self._get_headers(sent), data=pieces, timeout=limits
         ) as answer:
-            return _Raw(answer.status, answer.headers, await answer.read())
+            return _Raw(answer.status, answer.headers, await _body(answer))
 
 
 def _emulator() -> str | None:
@@ -169,8 +171,18 @@ async def _pieces(head: bytes, data: bytes, tail: bytes) -> AsyncIterator[bytes]
     """The body without a copy of the data as a whole."""
     yield head
     for at in range(0, len(data), _PIECE):
+        pulse.beat()
         yield data[at : at + _PIECE]
     yield tail
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """The bytes of an answer; they may take long, and it is progress that they come."""
+    pieces = []
+    async for piece in answer.content.iter_chunked(_PIECE):
+        pulse.beat()
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def crc32c(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import ctypes
+import faulthandler
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ _stop = threading.Event()
 _print_lock = threading.Lock()
 _events: TextIO | None = None
 _PR_SET_PDEATHSIG = 1
+_LONGEST = 8000
 
 
 def emit(event: str, **fields: Any) -> None:
@@ -25,6 +27,12 @@ def emit(event: str, **fields: Any) -> None:
     line = json.dumps({"event": event, **fields}, default=str)
     with _print_lock:
         print(line, file=_events, flush=True)
+
+
+def tell(event: str, **fields: Any) -> None:
+    """Print an event where somebody supervises this process; nothing elsewhere."""
+    if _events is not None:
+        emit(event, **fields)
 
 
 def stop_requested() -> bool:
@@ -40,25 +48,33 @@ def request_stop() -> None:
 def run_process(main: Callable[[argparse.Namespace], int | None], parser: argparse.ArgumentParser) -> None:
     """Run a process's `main` and exit with its code; failures leave as one `error` event.
 
-    SIGTERM and SIGINT only set the stop flag. The process ends itself when its parent dies.
+    SIGTERM and SIGINT only set the stop flag. SIGUSR1 writes down where every thread is, and so does a crash. The
+    process ends itself when its parent dies.
     """
     signal.signal(signal.SIGTERM, lambda *_: _stop.set())
     signal.signal(signal.SIGINT, lambda *_: _stop.set())
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     _die_with_parent()
     _keep_stdout_for_events()
     args = parser.parse_args()
     try:
         code = main(args) or 0
     except HeadraceError as error:
-        emit("error", kind=type(error).__name__, message=str(error), exit_code=error.exit_code)
+        emit("error", kind=type(error).__name__, message=_cut(str(error)), exit_code=error.exit_code)
         code = error.exit_code
     except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        emit("error", kind=type(error).__name__, message=message, exit_code=1, traceback=traceback.format_exc())
+        message, trace = _cut(f"{type(error).__name__}: {error}"), _cut(traceback.format_exc())
+        emit("error", kind=type(error).__name__, message=message, exit_code=1, traceback=trace)
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a hung user thread must not hold a finished process
+
+
+def _cut(text: str) -> str:
+    """Both ends of a text: an error may bear a whole array in its message, and a supervisor reads no such line."""
+    return text if len(text) <= 2 * _LONGEST else f"{text[:_LONGEST]} … {text[-_LONGEST:]}"
 
 
 def _keep_stdout_for_events() -> None:

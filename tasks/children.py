@@ -5,22 +5,23 @@ children to finish what is safe. The call blocks in the thread that spawned the 
 Linux is tied to that thread.
 """
 
-import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-Event = dict[str, Any]
+from tasks.output import Event, Output
+from tasks.patience import SIGNS, START_SECONDS, Patience
+
+__all__ = ["Command", "Event", "Outcome", "environment", "run_child"]
 _DELIBERATE = frozenset({"RunStopped", "Fenced", "LogDamaged", "RequestError", "AuditViolation"})
+_CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+REST_SECONDS = 5.0
+"""How long the rest of a dead child's output is read, where something that it started holds its pipes."""
 
 
 @dataclass(frozen=True)
@@ -66,104 +67,99 @@ def run_child(
     *,
     stop: Callable[[], bool],
     silence: float,
+    start: float = START_SECONDS,
     grace: float = 10.0,
     poll: float = 0.1,
 ) -> Outcome:
     """Run a child to its end, handing its events to `on_event` in this thread.
 
-    When `stop` says so it gets SIGTERM, and SIGKILL after `grace` seconds; so does a child that says nothing for
-    `silence` seconds. Nothing of its process group is left behind.
+    When `stop` says so it gets SIGTERM, and SIGKILL after `grace` seconds. So does a child that is hung: that makes no
+    progress for `silence` seconds, or for `start` seconds before its first sign. Nothing of its process group is left.
     """
     argv = [sys.executable, "-P", "-m", command.module, *command.arguments]
-    child = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), process_group=0
-    )
-    watch = _Watch(child, on_event)
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), process_group=0)
+    watch = _Watch(child, on_event, Patience(silence, start))
     try:
-        return watch.until_end(stop, silence, grace, poll)
+        return watch.until_end(stop, grace, poll)
     finally:
         _kill(child, signal.SIGKILL)
         child.wait()
-        watch.join()
+        watch.close()
 
 
 class _Watch:
-    def __init__(self, child: subprocess.Popen[str], on_event: Callable[[Event], None]) -> None:
-        self._child, self._on_event = child, on_event
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._errors: deque[str] = deque(maxlen=30)
+    def __init__(self, child: "subprocess.Popen[bytes]", on_event: Callable[[Event], None], patience: Patience) -> None:
+        assert child.stdout is not None and child.stderr is not None
+        self._child, self._on_event, self._patience = child, on_event, patience
+        self._output = Output(child.stdout, child.stderr)
         self._error: Event | None = None
-        self._heard = time.monotonic()
-        self._threads = [
-            threading.Thread(target=_pump, args=(child.stdout, self._lines.put), daemon=True),
-            threading.Thread(target=_pump, args=(child.stderr, self._errors.append), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._hung = ""
 
-    def until_end(self, stop: Callable[[], bool], silence: float, grace: float, poll: float) -> Outcome:
+    def until_end(self, stop: Callable[[], bool], grace: float, poll: float) -> Outcome:
         asked: float | None = None
-        hung = False
         while self._child.poll() is None:
-            self._drain(poll)
-            now = time.monotonic()
-            if asked is None and (stop() or now - self._heard > silence):
-                hung, asked = not stop(), now
-                _kill(self._child, signal.SIGTERM)
-            elif asked is not None and now - asked > grace:
+            self._take_for(poll)
+            if asked is None:
+                stopping = stop()
+                self._hung = "" if stopping else self._patience.hung()
+                if stopping or self._hung:
+                    asked = time.monotonic()
+                    self._ask_to_end()
+            elif time.monotonic() - asked > grace:
                 _kill(self._child, signal.SIGKILL)
-        self.join()
-        self._drain(0)
-        if hung:
-            return Outcome(self._child.returncode, f"said nothing for {silence:g} s and was killed")
-        return self._outcome(stopped=asked is not None)
+        _kill(self._child, signal.SIGKILL)
+        for event in self._output.rest(REST_SECONDS):
+            self._take(event)
+        return self._outcome(stopped=asked is not None and not self._hung)
 
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(timeout=2.0)
+    def close(self) -> None:
+        self._output.close()
 
-    def _drain(self, wait: float) -> None:
-        """Deliver what has arrived, waiting `wait` seconds for the first line."""
-        try:
-            while True:
-                self._take(self._lines.get(timeout=wait) if wait else self._lines.get_nowait())
-                wait = 0.0
-        except queue.Empty:
-            return
+    def _ask_to_end(self) -> None:
+        """SIGTERM; a child that is hung writes down first where its threads are."""
+        if self._hung and self._patience.begun:
+            self._child.send_signal(signal.SIGUSR1)
+        _kill(self._child, signal.SIGTERM)
 
-    def _take(self, line: str) -> None:
-        self._heard = time.monotonic()
-        try:
-            event = json.loads(line)
-        except ValueError:
-            event = {"event": "log", "message": line}
-        if not isinstance(event, dict) or "event" not in event:
-            event = {"event": "log", "message": line}
+    def _take_for(self, seconds: float) -> None:
+        """Deliver what arrives in this time; return at once when all that had arrived is delivered."""
+        end = time.monotonic() + seconds
+        event = self._output.next(seconds)
+        while event is not None:
+            self._take(event)
+            event = self._output.next(0) if time.monotonic() < end else None
+
+    def _take(self, event: Event) -> None:
+        self._patience.note(event)
         if event["event"] == "error":
             self._error = event
-        self._on_event(event)
+        if event["event"] not in SIGNS:
+            self._on_event(event)
 
     def _outcome(self, *, stopped: bool) -> Outcome:
         code = self._child.returncode
+        if self._hung:
+            self._tell_errors()
+            return Outcome(code or -signal.SIGTERM, self._hung)
         if code == 0 or (stopped and code < 0):
             return Outcome(code, stopped=stopped)
         if self._error is not None:
             deliberate = self._error.get("kind") in _DELIBERATE
             message = str(self._error.get("message", "failed"))
             return Outcome(code, message, self._error.get("exit_code") == 2, deliberate, stopped)
-        tail = next((line for line in reversed(self._errors) if line.strip()), "")
+        if code > 0 or -code in _CRASHES:
+            self._tell_errors()
+        last = self._output.errors.last
         how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
-        return Outcome(code, how + (f" ({tail.strip()})" if tail and code > 0 else ""), stopped=stopped)
+        return Outcome(code, how + (f" ({last})" if last and code > 0 else ""), stopped=stopped)
+
+    def _tell_errors(self) -> None:
+        """What the child wrote to standard error last: nothing else says why it ended, or where it hung."""
+        if text := str(self._output.errors):
+            self._on_event({"event": "log", "message": text})
 
 
-def _pump(stream: IO[str] | None, deliver: Callable[[str], None]) -> None:
-    if stream is not None:
-        for line in stream:
-            if line.strip():
-                deliver(line.rstrip("\n"))
-
-
-def _kill(child: subprocess.Popen[str], how: signal.Signals) -> None:
+def _kill(child: "subprocess.Popen[bytes]", how: signal.Signals) -> None:
     """Signal the child's whole group; a group that is gone is fine."""
     try:
         os.killpg(child.pid, how)

@@ -9,8 +9,6 @@ from tasks.session import Session
 from tasks.supervise import Restarts, keep_running
 from tasks.survey import Evaluation, read_report
 
-SILENCE = 600.0
-
 
 def evaluate(session: Session, wanted: Evaluation) -> EvaluationReport | None:
     """Make the evaluation unless its report is there; None when it was stopped or failed (the session knows why)."""
@@ -63,7 +61,7 @@ def _make(session: Session, wanted: Evaluation, output: str) -> EvaluationReport
             processes.evaluate(session.store.url, name, key),
             lambda event: session.tell(name, event),
             stop=session.stop.is_set,
-            silence=SILENCE,
+            silence=session.request.config.supervision.silence_seconds,
             restarts=Restarts(limit=2),
         )
     except HeadraceError as error:

@@ -124,7 +124,7 @@ class Crew:
             check_modules(spec, config, self._folder)
             self._base, self._stop = base, threading.Event()
             self._first = registered(self._store, base) if self._first is None else self._first
-        silence = max(60.0, 3 * config.rollout.lease_seconds)
+        silence = config.supervision.silence_seconds
         for index in range(self._first or 0, (self._first or 0) + self._workers):
             thread = self._threads.get(index)
             if thread is None or not thread.is_alive():

@@ -50,10 +50,9 @@ def roll_out(session: Session, base: str, index: int) -> str:
     A worker leaves when the window is closed. A stage that is continued is opened again by its learner, so nobody
     starts before that.
     """
-    silence = max(60.0, 3 * session.request.config.rollout.lease_seconds)
     command, ended = processes.worker(session.store.url, base, index), "finished"
     while ended == "finished" and _window_opens(session, base):
-        ended = _keep(session, command, silence, Restarts(limit=6))
+        ended = _keep(session, command, Restarts(limit=6))
     return ended
 
 
@@ -117,9 +116,8 @@ def _window_opens(session: Session, base: str) -> bool:
 
 def learn(session: Session, base: str) -> str:
     """Keep the learner running until the stage ends; returns how it ended."""
-    silence = session.request.config.rl.idle_seconds + 300.0
     figures = LastStep(session.store, base)
-    ended = _keep(session, processes.learner(session.store.url, base), silence, Restarts(limit=3), figures.note)
+    ended = _keep(session, processes.learner(session.store.url, base), Restarts(limit=3), figures.note)
     figures.flush()
     session.learned.set()
     manifest = read_rl(session.store, base)
@@ -132,7 +130,6 @@ def learn(session: Session, base: str) -> str:
 def _keep(
     session: Session,
     command: Command,
-    silence: float,
     restarts: Restarts,
     note: Callable[[Event], None] = lambda event: None,
 ) -> str:
@@ -145,7 +142,7 @@ def _keep(
             command,
             on_event,
             stop=session.stop.is_set,
-            silence=silence,
+            silence=session.request.config.supervision.silence_seconds,
             restarts=restarts,
         )
     except HeadraceError as error:

@@ -10,8 +10,8 @@ from storage.objects import ObjectStore
 from tasks.children import Command, Event, run_child
 from tasks.out_folder import check_out, filled
 
-_SILENCE = 3600.0
-"""Seconds for one step; compiling a large model's comes on top."""
+_SILENCE = 300.0
+"""Seconds without progress after which a replay is taken for hung; what it announces comes on top."""
 
 
 def replay(

@@ -14,6 +14,7 @@ from schemas.version import code_version
 from storage.objects import ObjectExists, ObjectStore
 from storage.open import open_store
 from storage.process import run_process
+from storage.pulse import busy
 from tasks.plan import scratch_key
 
 
@@ -52,7 +53,8 @@ def _main(args: argparse.Namespace) -> None:
     store = open_store(args.root)
     key = keys.run_manifest(args.run)
     config = Run.model_validate(RunManifest.from_bytes(store.get(key).data, key).config)
-    make(store, config, config.seed or 0)
+    with busy("making weights", config.supervision.work_seconds):
+        make(store, config, config.seed or 0)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from schemas.errors import RequestError, RunStopped
 from tasks.children import Command, Event, Outcome, run_child
+from tasks.patience import START_SECONDS
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ def keep_running(
     *,
     stop: Callable[[], bool],
     silence: float,
+    start: float = START_SECONDS,
     grace: float = 10.0,
     restarts: Restarts = Restarts(),
 ) -> Outcome:
@@ -35,7 +37,7 @@ def keep_running(
     failures, last_cause = 0, ""
     while True:
         started = time.monotonic()
-        outcome = run_child(command, on_event, stop=stop, silence=silence, grace=grace)
+        outcome = run_child(command, on_event, stop=stop, silence=silence, start=start, grace=grace)
         if outcome.code == 0 or outcome.stopped:
             return outcome
         if time.monotonic() - started > restarts.healthy:

@@ -9,9 +9,6 @@ from tasks.session import Session
 from tasks.supervise import keep_running
 from tasks.survey import Stage
 
-SILENCE = 900.0
-"""Seconds after which a silent warm-up process is taken for hung; compiling says nothing."""
-
 
 def warm_up(session: Session, name: str) -> str:
     """Do the named stage unless it is finished; returns its key."""
@@ -22,7 +19,8 @@ def warm_up(session: Session, name: str) -> str:
     session.tell(name, {"event": "stage", "name": name, "key": stage.key})
     root = session.store.url
     command = processes.scratch(root, session.request.run) if stage.kind == "scratch" else _sft(session, stage)
-    keep_running(command, lambda e: session.tell(name, e), stop=session.stop.is_set, silence=SILENCE)
+    silence = session.request.config.supervision.silence_seconds
+    keep_running(command, lambda e: session.tell(name, e), stop=session.stop.is_set, silence=silence)
     if _find(session, name).state != "finished" and not session.stop.is_set():
         raise RunStopped(f"the warm-up stage {name} ended without its manifest: run again, and look at its messages")
     return stage.key

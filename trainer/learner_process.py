@@ -13,7 +13,9 @@ from schemas.config import Run
 from schemas.manifest import RLManifest, RLSpec, WeightsRef
 from storage.objects import ObjectStore
 from storage.open import open_store
-from storage.process import emit, run_process, stop_requested
+from storage.process import emit, run_process
+from storage.pulse import Repeated, busy, turn
+from trainer.announced import AnnouncedUpdater
 from trainer.compaction import Compactor
 from trainer.learner import AgenticRLLearner
 from trainer.numerics import bind_cores
@@ -29,10 +31,15 @@ def main(args: argparse.Namespace) -> int:
     spec = RLSpec.from_bytes(store.get(key).data, key)
     config = Run.model_validate(spec.config)
     bind_cores(config.rl.cores)
-    compactor = Compactor(store, args.base, emit)
-    learner = build(store, spec, args.base, learner_id(), compactor)
+    limit, compactor = config.supervision.work_seconds, Compactor(store, args.base, emit)
+    with busy("loading weights", limit):
+        from models.compiling import announce_compilations
+
+        announce_compilations(limit)
+        learner = build(store, spec, args.base, learner_id(), compactor)
     if learner.run() == "finished":
-        compactor.finish()
+        with busy("copying the ledger into the catalog", limit):
+            compactor.finish()
         finish(store, args.base, spec, learner, started)
     return 0
 
@@ -51,13 +58,17 @@ def build(
 
     config = Run.model_validate(spec.config)
     decoder, params, tokenizer = load_weights(store, spec.initial)
+    publishing = Repeated("publishing a policy", config.supervision.work_seconds)
 
     def save(prefix: str, params: Any, origin: str) -> WeightsRef:
-        return save_weights(store, prefix, decoder, params, tokenizer, config.rl.publish_dtype, origin)
+        with publishing.once():
+            return save_weights(store, prefix, decoder, params, tokenizer, config.rl.publish_dtype, origin)
 
     publisher = Publisher(store, base, spec.run, name, save, config.rl.publish_dtype, keep=config.rl.max_staleness + 2)
-    updater = JaxUpdater(store, base, config, decoder, params, spec.folder)
-    return AgenticRLLearner(store, spec, base, updater, publisher, report=emit, stop=stop_requested, compact=compact)
+    updater = AnnouncedUpdater(
+        JaxUpdater(store, base, config, decoder, params, spec.folder), config.supervision.work_seconds
+    )
+    return AgenticRLLearner(store, spec, base, updater, publisher, report=emit, stop=turn, compact=compact)
 
 
 def finish(store: ObjectStore, base: str, spec: RLSpec, learner: AgenticRLLearner, started: float) -> None:

@@ -20,6 +20,8 @@ from storage.ledger import Entry
 from storage.objects import ObjectStore
 from storage.open import open_store
 from storage.process import emit, run_process
+from storage.pulse import busy
+from trainer.announced import AnnouncedUpdater
 from trainer.numerics import bind_cores
 from trainer.progress import Bounds, Progress, from_checkpoint
 from trainer.record import StepRows
@@ -159,12 +161,16 @@ def main(args: argparse.Namespace) -> None:
     spec = RLSpec.from_bytes(store.get(key).data, key)
     config = Run.model_validate(spec.config)
     bind_cores(config.rl.cores)
+    from models.compiling import announce_compilations
     from models.stored import load_weights
     from models.weights import to_files
     from trainer.jax_updater import JaxUpdater
 
-    decoder, params, tokenizer = load_weights(store, spec.initial)
-    updater = JaxUpdater(store, args.base, config, decoder, params, spec.folder)
+    limit = config.supervision.work_seconds
+    with busy("loading weights", limit):
+        decoder, params, tokenizer = load_weights(store, spec.initial)
+        updater = AnnouncedUpdater(JaxUpdater(store, args.base, config, decoder, params, spec.folder), limit)
+    announce_compilations(limit)
     found = replay_checkpoint(store, spec, args.base, args.step, updater, from_start=args.from_start)
     if args.weights:
         if not found.bitwise:

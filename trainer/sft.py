@@ -19,7 +19,8 @@ from schemas.manifest import SFTSpec, StageManifest, WeightsRef
 from schemas.version import code_version
 from storage.objects import ObjectExists, ObjectStore
 from storage.open import open_store
-from storage.process import emit, run_process, stop_requested
+from storage.process import emit, run_process
+from storage.pulse import Repeated, busy, turn
 from storage.rows import read_demonstrations
 from trainer.numerics import bind_cores, numerics
 
@@ -69,29 +70,38 @@ def main(args: argparse.Namespace) -> int:
 
 def train(store: ObjectStore, spec: SFTSpec, config: Run, stage: SFT) -> tuple[WeightsRef, dict[str, float]] | None:
     """Train and store the weights; None if a stop was asked for."""
-    from models.stored import save_weights
-    from trainer.sft_data import encode_all
+    limit = config.supervision.work_seconds
+    with busy("loading weights", limit):
+        from models.compiling import announce_compilations
+        from models.stored import save_weights
+        from trainer.sft_data import encode_all
 
-    decoder, params, tokenizer = _start(store, spec, config)
+        announce_compilations(limit)
+        decoder, params, tokenizer = _start(store, spec, config)
     if stage.max_length > decoder.max_position_embeddings:
         raise RequestError(
             f"warm-up `{stage.name}` has max_length = {stage.max_length}, but the model sees at most "
             f"{decoder.max_position_embeddings} tokens (max_position_embeddings): lower max_length"
         )
-    examples = encode_all(_demonstrations(store, spec, stage), tokenizer, stage.max_length)
-    fitted = fit(decoder, params, examples, stage, spec.seed)
+    with busy("encoding the demonstrations", limit):
+        examples = encode_all(_demonstrations(store, spec, stage), tokenizer, stage.max_length)
+    fitted = fit(decoder, params, examples, stage, spec.seed, limit)
     if fitted is None:
         return None
     params, figures = fitted
     origin = keys.stage(spec.stage, spec.key)
     prefix = f"{origin}/weights/{uuid.uuid4().hex[:8]}"
-    return save_weights(store, prefix, decoder, params, tokenizer, "float32", origin), figures
+    with busy("saving weights", limit):
+        return save_weights(store, prefix, decoder, params, tokenizer, "float32", origin), figures
 
 
 def fit(
-    decoder: "DecoderConfig", params: "Params", examples: "Sequence[Example]", stage: SFT, seed: int
+    decoder: "DecoderConfig", params: "Params", examples: "Sequence[Example]", stage: SFT, seed: int, limit: float
 ) -> "tuple[Params, dict[str, float]] | None":
-    """Parameters after the stage's steps, and the last step's figures; None if a stop was asked for."""
+    """Parameters after the stage's steps, and the last step's figures; None if a stop was asked for.
+
+    `limit`: seconds that the first step may take, as it is announced.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -103,14 +113,15 @@ def fit(
     step = make_sft_step(decoder, optimizer)
     state = init_state(jax.tree.map(jnp.array, params), optimizer)
     figures: dict[str, float] = {}
-    progress = _Progress(stage)
+    progress, stepping = _Progress(stage), Repeated("a step", limit)
     plan = order(len(examples), stage.batch_size, stage.steps, seed, stage.shuffle)
     for number, chosen in enumerate(plan, 1):
-        if stop_requested():
+        if turn():
             return None
         batch = collate([examples[i] for i in chosen], stage.max_length)
-        state, found = step(state, batch)
-        figures = {"loss": float(found["loss"]), "grad_norm": float(found["grad_norm"])}
+        with stepping.once():
+            state, found = step(state, batch)
+            figures = {"loss": float(found["loss"]), "grad_norm": float(found["grad_norm"])}
         if not all(map(math.isfinite, figures.values())):
             raise RunStopped(
                 f"warm-up `{stage.name}` is not finite at step {number} ({figures}): lower its learning_rate"

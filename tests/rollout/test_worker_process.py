@@ -93,7 +93,8 @@ def test_a_worker_process(tmp_path: Path, engine: str, how: str) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err.count("must not look like an event") >= 1) == (0, True), err
     events = [json.loads(line) for line in out.splitlines()]
-    assert {e["event"] for e in events} == {"worker"}
+    assert {e["event"] for e in events} == {"worker", "beat", "busy", "done"}
+    assert {e["id"] for e in events if e["event"] == "busy"} == {e["id"] for e in events if e["event"] == "done"}
     assert {r.status for r in sealed(store)} <= {"succeeded", "max_tokens"}
     assert (workers(store)[0].state, workers(store)[0].counters["trajectories"]) == ("left", 6)
 

@@ -20,7 +20,7 @@ def loud(what: str) -> Command:
 
 @pytest.fixture(autouse=True)
 def path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", str(FAKES), prepend=":")
 
 
 def children() -> set[int]:
@@ -36,7 +36,9 @@ def test_events_and_noise_arrive_in_order() -> None:
 
 
 def test_an_exit_code_comes_with_the_last_words() -> None:
-    outcome = run_child(loud("7"), lambda e: None, stop=lambda: False, silence=30)
+    events: list[Event] = []
+    outcome = run_child(loud("7"), events.append, stop=lambda: False, silence=30)
+    assert events[-1] == {"event": "log", "message": "to stderr"}
     assert outcome.code == 7 and "exit code 7 (to stderr)" in outcome.cause and not outcome.deliberate
 
 
@@ -62,8 +64,8 @@ def test_a_stubborn_child_is_killed_after_the_grace() -> None:
 
 def test_silence_is_a_hang() -> None:
     before = children()
-    outcome = run_child(loud("hangs"), lambda e: None, stop=lambda: False, silence=1.0, grace=0.2)
-    assert "said nothing for 1 s" in outcome.cause and not outcome.stopped
+    outcome = run_child(loud("hangs"), lambda e: None, stop=lambda: False, silence=1.0, start=3.0, grace=0.2)
+    assert "made no progress for 3 s" in outcome.cause and not outcome.stopped
     assert not children() - before
 
 

@@ -179,7 +179,7 @@ def test_a_half_written_attempt_does_not_count(tmp_path, monkeypatch):
 
 def test_a_stop_commits_nothing(tmp_path, monkeypatch, capsys):
     store, args = plan(tmp_path)
-    monkeypatch.setattr(sft, "stop_requested", lambda: True)
+    monkeypatch.setattr(sft, "turn", lambda: True)
     assert sft.main(args) == 0
     assert store.head(keys.stage_manifest("copying", "k")) is None
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["event"] == "stopped"

@@ -28,6 +28,7 @@ from storage.ledger import append, read_entry
 from storage.objects import ObjectExists, ObjectStore, find
 from storage.open import open_store
 from storage.process import emit, run_process, stop_requested
+from storage.pulse import turn
 from storage.rows import read_tasks
 
 NUMERICS = Numerics(jax="0", jaxlib="0", xla_flags="", device_kind="cpu", device_count=1, cores=1)
@@ -54,7 +55,7 @@ def worker(args: argparse.Namespace) -> None:
     store = open_store(args.root)
     state = register_worker(store, args.base, worker=f"w{os.getpid()}", host="here", pid=os.getpid())
     emit("worker", worker=state.worker, version=0, in_flight=1, trajectories=0, rollouter_idle_ratio=0.5)
-    while not stop_requested():
+    while not turn():
         window = read_window(store, args.base)
         if window is not None and window[0].closed:
             break
@@ -86,7 +87,7 @@ def write_ledger(store: ObjectStore, spec: RLSpec, base: str, steps: int) -> tup
 def pause() -> None:
     """As long as a step takes: FAKE_STEP_SECONDS, or what the file FAKE_PACE says by now."""
     began, pace = time.monotonic(), os.environ.get("FAKE_PACE")
-    while not stop_requested():
+    while not turn():
         seconds = float(Path(pace).read_text() if pace else os.environ.get("FAKE_STEP_SECONDS", "0"))
         if time.monotonic() - began >= seconds:
             return
