@@ -25,10 +25,9 @@ SECONDS = 240.0
 @contextmanager
 def prefect_server() -> Generator[None]:
     """Let Prefect talk to the server that the user has set up, else to one of our own for the time of the block."""
-    from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    if url := get_current_settings().api.url:
-        check_reachable(url)
+    if check_given():
         yield
         return
     port = _free_port()
@@ -44,6 +43,16 @@ def prefect_server() -> Generator[None]:
             child.wait(10)
         except subprocess.TimeoutExpired:
             child.kill()
+
+
+def check_given() -> bool:
+    """Whether the user has set up a server; RequestError where it doesn't answer."""
+    from prefect.settings import get_current_settings
+
+    url = get_current_settings().api.url
+    if url:
+        check_reachable(url)
+    return bool(url)
 
 
 def check_reachable(url: str) -> None:

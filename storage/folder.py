@@ -5,6 +5,7 @@ An object that was never overwritten is the plain file of its key, generation 1.
 exclusion between processes, so a stopped process holds nothing up. The highest number is the object.
 """
 
+import errno
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -44,19 +45,26 @@ class FolderStore:
         self.url = str(self.root)
         self._aside = self.root / ".tmp"
 
-    def probe(self) -> None:
-        """RequestError unless this folder can be written and links exclude each other there."""
+    def probe(self, *, write: bool = True) -> None:
+        """RequestError unless this folder can be read and, for `write`, written, and links exclude each other there."""
         try:
+            if not write:
+                return self._look()
             self._aside.mkdir(parents=True, exist_ok=True)
             durable.probe_links(self._aside)
             durable.sweep(self._aside)
         except OSError as error:
             blocker = next((p for p in (self._aside, *self._aside.parents) if os.path.isfile(p)), None)
             cause = f"{blocker} is a file, not a folder" if blocker else _cause(error)
-            raise RequestError(
-                f"the store {self.root} can't be used: {cause}; choose a folder that can be written, on a file "
-                f"system with hard links"
-            ) from error
+            wanted = "written, on a file system with hard links" if write else "read"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = "make some room there" if full else f"choose a folder that can be {wanted}"
+            raise RequestError(f"the store {self.root} can't be used: {cause}; {advice}") from error
+
+    def _look(self) -> None:
+        """OSError where the folder can't be listed; one that does not exist is empty."""
+        with suppress(FileNotFoundError):
+            os.scandir(self.root).close()
 
     # -- writing ----------------------------------------------------------------------------------------------
 

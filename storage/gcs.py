@@ -8,7 +8,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
@@ -34,7 +34,8 @@ PAGE = 1000
 """Most names of one listing request."""
 OPENING = 20.0
 """Seconds after which a store that doesn't answer is refused."""
-_NEEDED = ("storage.objects.create", "storage.objects.delete", "storage.objects.get", "storage.objects.list")
+_TO_READ = ("storage.objects.get", "storage.objects.list")
+_NEEDED = ("storage.objects.create", "storage.objects.delete", *_TO_READ)
 _TOKEN = "headrace-write"
 _URL = re.compile(r"gs://([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])((?:/[^/]+)*)/?")
 
@@ -58,26 +59,27 @@ class GcsStore:
     def __reduce__(self) -> tuple[Any, ...]:
         return GcsStore, self._made_from
 
-    def probe(self) -> None:
-        """RequestError unless this prefix can be listed, read and written."""
+    def probe(self, *, write: bool = True) -> None:
+        """RequestError unless this prefix can be listed, read and, for `write`, written."""
         with self._sentences(opening=True):
             listing = {"prefix": self._below, "maxResults": 1, "fields": "items(name)"}
             self._sound(self._client.call("GET", "/storage/v1/b/{}/o", self._bucket, deadline=OPENING, **listing))
-            missing = self._missing_permissions()
+            missing = self._missing_permissions(_NEEDED if write else _TO_READ)
             if missing:
+                role = "User" if write else "Viewer"
                 raise GcsFailure(
                     f"this account lacks {', '.join(missing)}",
-                    f"give it the role Storage Object User on {self._bucket}",
+                    f"give it the role Storage Object {role} on {self._bucket}",
                 )
 
-    def _missing_permissions(self) -> list[str]:
+    def _missing_permissions(self, needed: Sequence[str]) -> list[str]:
         """What this account may not do here; nothing where the service can't say, as emulators can't."""
-        path = "/storage/v1/b/{}/iam/testPermissions?" + "&".join(f"permissions={name}" for name in _NEEDED)
+        path = "/storage/v1/b/{}/iam/testPermissions?" + "&".join(f"permissions={name}" for name in needed)
         answer = self._client.call("GET", path, self._bucket, deadline=OPENING)
         if answer.status != 200:
             return []
         held = json.loads(answer.body).get("permissions", [])
-        return [name for name in _NEEDED if name not in held]
+        return [name for name in needed if name not in held]
 
     # -- writing ----------------------------------------------------------------------------------------------
 

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 _memory: dict[str, MemoryStore] = {}
 
 
-def open_store(url: str) -> ObjectStore:
+def open_store(url: str, *, write: bool = True) -> ObjectStore:
     """The store that a URL names: a path or `file:///path` is a folder, `gs://bucket/prefix` lies in Google Cloud
     Storage, `memory://name` in this process's memory.
 
-    Raises RequestError where the store can't be written or its kind is unknown.
+    Raises RequestError where the store can't be read, or can't be written though `write` is wanted, or where its kind
+    is unknown.
     """
     store = open_source(url)
     if not isinstance(store, MemoryStore):
-        store.probe()
+        store.probe(write=write)
     return store
 
 

@@ -8,6 +8,7 @@ sees the other. What is still not referred to becomes `expired`, which is for ev
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from schemas import keys
 from schemas.errors import RunStopped
@@ -23,7 +24,10 @@ from tasks.references import references
 
 
 def preview(store: ObjectStore, runs: list[str], now: Callable[[], float] = time.time) -> Iterator[RunPlan]:
-    """What `collect` would do; nothing is written. A run that somebody drives is left alone."""
+    """What `collect` would do; nothing is written, so age is by this machine's clock.
+
+    A run that somebody drives is left alone.
+    """
     refers = references(store)
     for run in runs:
         if is_alive(store, keys.run_lease(run)):
@@ -32,19 +36,28 @@ def preview(store: ObjectStore, runs: list[str], now: Callable[[], float] = time
             yield plan_run(store, run, refers, now())
 
 
-def collect(store: ObjectStore, runs: list[str], now: Callable[[], float] = time.time) -> Iterator[RunPlan]:
+def collect(store: ObjectStore, runs: list[str], now: Callable[[], float] | None = None) -> Iterator[RunPlan]:
     """Remove what the runs' retention does not keep, run by run; each plan is given as it was carried out.
 
     A run's lease is held meanwhile, so that nobody drives it, evaluates or promotes. RunStopped where a store fails or
-    the lease is lost: the same command goes on from there.
+    the lease is lost: the same command goes on from there. `now`: by default the clock by which the store dates files.
     """
     refers = references(store)
     for run in runs:
         try:
             with hold(store, keys.run_lease(run), f"run {run}", run=run) as lease:
-                yield _carry_out(store, plan_run(store, run, refers, now()), lease, now)
+                clock = now or partial(_store_time, store, run)
+                yield _carry_out(store, plan_run(store, run, refers, clock()), lease, clock)
         except LeaseTaken as error:
             yield RunPlan(run, (), 0, str(error))
+
+
+def _store_time(store: ObjectStore, run: str) -> float:
+    """The store's own time, which nobody else's need agree with: that of the lease, which is being renewed."""
+    stat = store.head(keys.run_lease(run))
+    if stat is None:
+        raise RunStopped(f"{keys.run_lease(run)} is gone: run `headrace gc` again")
+    return stat.modified
 
 
 def _carry_out(store: ObjectStore, plan: RunPlan, lease: HeldLease, now: Callable[[], float]) -> RunPlan:

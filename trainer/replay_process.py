@@ -156,7 +156,7 @@ def _manifest(store: ObjectStore, base: str, step: int) -> CheckpointManifest | 
 
 def main(args: argparse.Namespace) -> None:
     """Replay and tell what came out as one event `replay`."""
-    store = open_store(args.root)
+    store = open_store(args.root, write=False)
     key = keys.spec(args.base)
     spec = RLSpec.from_bytes(store.get(key).data, key)
     config = Run.model_validate(spec.config)

@@ -26,7 +26,7 @@ from tasks.request import root_url
 
 def main(args: argparse.Namespace) -> None:
     check_out(getattr(args, "out", None))
-    _KINDS[args.kind](open_store(root_url(args.root)), args)
+    _KINDS[args.kind](open_store(root_url(args.root), write=args.kind == "catalog"), args)
 
 
 def _verify(store: ObjectStore, args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from tasks.request import root_url
 
 
 def main(args: argparse.Namespace) -> None:
-    channel = registry.standing(open_store(root_url(args.root)), args.name, args.channel)
+    channel = registry.standing(open_store(root_url(args.root), write=False), args.name, args.channel)
     champion = channel.history[-1]
     if args.json:
         plain = {"name": channel.name, "channel": channel.channel, **champion.model_dump(mode="json")}

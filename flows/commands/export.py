@@ -11,7 +11,7 @@ from tasks.request import root_url
 
 
 def main(args: argparse.Namespace) -> None:
-    store = open_store(root_url(args.root))
+    store = open_store(root_url(args.root), write=False)
     source = find_source(store, args.what)
     files = export(store, source, Path(args.out).expanduser())
     if args.json:

@@ -16,7 +16,7 @@ from tasks.request import root_url
 
 
 def main(args: argparse.Namespace) -> None:
-    store = open_store(root_url(args.root))
+    store = open_store(root_url(args.root), write=not args.dry_run)
     runs = chosen_runs(store, args.runs)
     plans = []
     for plan in preview(store, runs) if args.dry_run else collect(store, runs):

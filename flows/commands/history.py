@@ -13,7 +13,7 @@ from tasks.request import root_url
 
 
 def main(args: argparse.Namespace) -> None:
-    channel = registry.standing(open_store(root_url(args.root)), args.name, args.channel)
+    channel = registry.standing(open_store(root_url(args.root), write=False), args.name, args.channel)
     if args.json:
         print(json.dumps(channel.model_dump(mode="json"), indent=2))
         return

@@ -45,6 +45,7 @@ def _drive(request: Request, manifest: record.RunManifest) -> None:
     from flows import local_server, prefect_environment
 
     prefect_environment.prepare(quiet=True)
+    local_server.check_given()
     worker_pool.check(request.config.rollout)
     with ExitStack() as stack:
         sink = _sink(request.run, stack)

@@ -11,7 +11,7 @@ from tasks.status import runs, status
 
 
 def main(args: argparse.Namespace) -> None:
-    store = open_store(root_url(args.root))
+    store = open_store(root_url(args.root), write=False)
     if args.run is None:
         found = runs(store)
         print(json.dumps({"runs": found}, indent=2) if args.json else _list(found, store.url))

@@ -133,6 +133,10 @@ def test_permissions_that_are_lacking_are_named(fake: FakeGcs) -> None:
     with pytest.raises(RequestError, match=r"lacks storage.objects.create, storage.objects.delete") as refused:
         open_store("gs://bucket/x")
     assert "Storage Object User" in sentence(refused.value)
+    assert open_store("gs://bucket/x", write=False).list("") == []
+    fake.permissions = ("storage.objects.list",)
+    with pytest.raises(RequestError, match=r"lacks storage.objects.get; give it the role Storage Object Viewer"):
+        open_store("gs://bucket/x", write=False)
 
 
 @pytest.mark.parametrize(("status", "words"), [("403", "permission was denied"), ("401", "gcloud auth application")])
