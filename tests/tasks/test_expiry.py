@@ -3,7 +3,6 @@
 import threading
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -132,20 +131,6 @@ def test_a_second_time_removes_nothing(store):
 def test_nothing_young_goes(store):
     (plan,) = swept(store, time.time)
     assert chosen(plan, kept=False) == []
-
-
-def test_age_is_by_the_clock_of_the_store(run):
-    """It is three days behind, or this machine is three days ahead: nothing is older for it."""
-
-    class Behind(MemoryStore):
-        def head(self, key):
-            stat = super().head(key)
-            return stat and replace(stat, modified=stat.modified - 3 * DAYS)
-
-    made = Behind("gc")
-    finished(made, run)
-    (plan,) = collect(made, ["test"])
-    assert chosen(plan, kept=False) == [] and there(made) == [2, 4, 6, 8, 10, 12]
 
 
 def test_a_run_that_somebody_drives_is_left_alone(store):
