@@ -88,3 +88,5 @@ class Approval(Document):
     approved: bool | None = None
     by: str = ""
     """The person who answered."""
+    why: str = ""
+    """What the person said to it."""

@@ -103,6 +103,7 @@ def audited(store: ObjectStore, run: str) -> Check:
     return Check(name="audit", ok=found.ok, text=found.sentence() + rows)
 
 
-def approved(agreed: bool, name: str) -> Check:
+def approved(agreed: bool, name: str, why: str = "") -> Check:
     """A person agreed."""
-    return Check(name="approval", ok=agreed, text=f"{name} {'agreed' if agreed else 'did not agree'}")
+    text = f"{name} {'agreed' if agreed else 'did not agree'}" + (f": {why}" if why else "")
+    return Check(name="approval", ok=agreed, text=text)

@@ -34,6 +34,7 @@ class GateApproval(RunInput):
 
     approve: bool = Field(description="Promote this checkpoint?")
     name: str = Field(description="Who decides, for the history", min_length=1)
+    reason: str = Field(default="", description="Why; the decision keeps it", max_length=questions.LONGEST_REASON)
 
 
 def ask(case: Case, found: GateDecision) -> Answer | None:
@@ -53,12 +54,12 @@ def ask(case: Case, found: GateDecision) -> Answer | None:
     else:
         closed = questions.close(store, case.base)
     if closed.approved is not None:
-        return Answer(closed.approved, closed.by)
+        return Answer(closed.approved, closed.by, closed.why)
     if session.stop.is_set():
         return None
     raise RunStopped(
-        f"nobody approved {case.ref} within {seconds:,.0f} s: run again to ask again, or approve it with "
-        f"`headrace promote {case.ref} --approve NAME`"
+        f"nobody approved {case.ref} within {seconds:,.0f} s: run again to ask again, or answer with "
+        f"`headrace promote {case.ref} --approve NAME` (or --decline NAME)"
     )
 
 
@@ -69,7 +70,7 @@ def _wait(case: Case, pause: "_Pause", seconds: float) -> None:
         while not stop.is_set() and time.monotonic() < end:
             answer = pause.answer()
             if answer is not None:
-                questions.answer(store, case.base, agreed=answer.agreed, name=answer.name)
+                questions.answer(store, case.base, agreed=answer.agreed, name=answer.name, why=answer.why)
             found = questions.read(store, case.base)
             if found is not None and found.approved is not None:
                 return
@@ -82,7 +83,7 @@ def _wait(case: Case, pause: "_Pause", seconds: float) -> None:
 def _invitation(case: Case, found: GateDecision, seconds: float) -> str:
     return (
         f"{found.reason}; waiting at most {seconds:,.0f} s for a person: resume the paused flow run "
-        f"{runtime.flow_run.get_name()} in Prefect, or `headrace promote {case.ref} --approve NAME`"
+        f"{runtime.flow_run.get_name()} in Prefect, or `headrace promote {case.ref} --approve NAME` (or --decline NAME)"
     )
 
 
@@ -107,7 +108,7 @@ class _Pause:
             return None
         if run.state is not None and run.state.is_running():
             form = cast(GateApproval, GateApproval.load(self._keys, self._flow_run))
-            return Answer(form.approve, form.name)
+            return Answer(form.approve, form.name, form.reason)
         if run.state is not None and (run.state.is_final() or run.state.is_cancelling()):
             raise RunStopped(_ended(run))
         return None
@@ -116,7 +117,8 @@ class _Pause:
         """Let the flow run go on after an answer that did not come from Prefect."""
         run = self._client.read_flow_run(self._flow_run)
         if answered.approved is not None and run.state is not None and run.state.is_paused():
-            self._client.resume_flow_run(self._flow_run, {"approve": answered.approved, "name": answered.by})
+            given = {"approve": answered.approved, "name": answered.by, "reason": answered.why}
+            self._client.resume_flow_run(self._flow_run, given)
 
 
 def _ended(run: FlowRun) -> str:

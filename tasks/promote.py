@@ -22,6 +22,7 @@ class Answer:
 
     agreed: bool
     name: str
+    why: str = ""
 
 
 Ask = Callable[[Case, GateDecision], Answer | None]
@@ -71,7 +72,7 @@ def _decide(case: Case, ask: Ask) -> GateDecision | None:
     answer = ask(case, found)
     if answer is None:
         return None
-    checks = (*found.checks, gate_checks.approved(answer.agreed, answer.name))
+    checks = (*found.checks, gate_checks.approved(answer.agreed, answer.name, answer.why))
     changes = {"promoted": answer.agreed, "checks": checks, "reason": gate.reason(checks), "time": time.time()}
     return found.model_copy(update=changes | {"approved_by": answer.name if answer.agreed else ""})
 

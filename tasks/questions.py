@@ -9,8 +9,12 @@ import time
 from schemas import keys
 from schemas.errors import RequestError
 from schemas.promotion import Approval, GateDecision
+from storage.audit_runs import folders
 from storage.documents import read_document
 from storage.objects import GenerationMismatch, ObjectStore, find
+
+LONGEST_REASON = 2000
+"""Characters that a person may say to an answer."""
 
 
 def put(store: ObjectStore, gate_base: str, found: GateDecision, seconds: float) -> bool:
@@ -47,10 +51,19 @@ def read(store: ObjectStore, gate_base: str) -> Approval | None:
     return read_document(store, Approval, key)
 
 
-def answer(store: ObjectStore, gate_base: str, *, agreed: bool, name: str) -> Approval:
+def waiting(store: ObjectStore, run: str) -> Approval | None:
+    """The question of a run's gate that is open and unanswered, if there is one."""
+    for name in folders(store, f"{keys.run(run)}/gates/"):
+        found = read(store, keys.gate(run, name))
+        if found is not None and found.open and found.approved is None:
+            return found
+    return None
+
+
+def answer(store: ObjectStore, gate_base: str, *, agreed: bool, name: str, why: str = "") -> Approval:
     """Answer the open question; returns it as it stands, with the answer that was first. RequestError where none is
     open."""
-    return _change(store, gate_base, approved=agreed, by=name)
+    return _change(store, gate_base, approved=agreed, by=name, why=why)
 
 
 def close(store: ObjectStore, gate_base: str) -> Approval:

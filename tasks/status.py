@@ -14,7 +14,7 @@ from storage.audit_runs import folders
 from storage.control import read_window, read_worker
 from storage.ledger import read_entry
 from storage.objects import ObjectStore
-from tasks import last_step
+from tasks import last_step, questions
 from tasks.initial import read_champion
 from tasks.lease import is_held
 from tasks.record import read_run
@@ -24,10 +24,18 @@ from tasks.survey import read_report, read_rl
 def runs(store: ObjectStore) -> list[dict[str, Any]]:
     """Every run of the store, oldest first: name, state, when it was created, where it came from."""
     found = [m for m in (read_run(store, name) for name in folders(store, "runs/")) if m is not None]
-    return [
-        {"run": m.run, "state": _state(store, m), "created": m.created, "parents": [p.model_dump() for p in m.parents]}
-        for m in sorted(found, key=lambda m: m.created)
-    ]
+    return [_run(store, m) for m in sorted(found, key=lambda m: m.created)]
+
+
+def _run(store: ObjectStore, manifest: RunManifest) -> dict[str, Any]:
+    state = _state(store, manifest)
+    return {
+        "run": manifest.run,
+        "state": state,
+        "waits": _waits(store, manifest.run, state),
+        "created": manifest.created,
+        "parents": [p.model_dump() for p in manifest.parents],
+    }
 
 
 def status(store: ObjectStore, run: str) -> dict[str, Any]:
@@ -36,10 +44,11 @@ def status(store: ObjectStore, run: str) -> dict[str, Any]:
     if manifest is None:
         raise RequestError(f"there is no run `{run}` in {store.url}: `headrace status` lists the runs")
     config = config_text.check(manifest.config, keys.run_manifest(run))
-    champion = read_champion(store, config)
+    champion, state = read_champion(store, config), _state(store, manifest)
     return {
         "run": run,
-        "state": _state(store, manifest),
+        "state": state,
+        "waits": _waits(store, run, state),
         "reason": manifest.reason,
         "parents": [p.model_dump() for p in manifest.parents],
         "stages": list(_stages(store, manifest, config)),
@@ -59,6 +68,12 @@ def _state(store: ObjectStore, manifest: RunManifest) -> str:
     """A run that says it is running while nobody holds its lease was interrupted."""
     abandoned = manifest.state == "running" and not is_held(store, keys.run_lease(manifest.run))
     return "interrupted" if abandoned else manifest.state
+
+
+def _waits(store: ObjectStore, run: str, state: str) -> dict[str, Any] | None:
+    """What a run that is being driven asks a person, since when and until when (Unix seconds); None if nothing."""
+    asked = questions.waiting(store, run) if state == "running" else None
+    return asked.model_dump(mode="json", include={"candidate", "reason", "asked", "until"}) if asked else None
 
 
 def _stages(store: ObjectStore, manifest: RunManifest, config: Run) -> Iterator[dict[str, str]]:

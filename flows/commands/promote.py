@@ -1,6 +1,6 @@
 """`headrace promote RUN[@STEP]`: the gate compares a checkpoint with the champion; refused is exit code 1.
 
-With `--approve NAME` a person agrees here and now; a run that waits for a person is told instead.
+With `--approve NAME` or `--decline NAME` a person answers here and now; a run that waits for a person is told instead.
 """
 
 import argparse
@@ -19,36 +19,64 @@ from tasks.checkpoints import Checkpoint, find
 from tasks.gate import Case
 from tasks.lease import is_alive
 from tasks.promote import Answer
+from tasks.questions import LONGEST_REASON
 from tasks.request import root_url
 
 
 def main(args: argparse.Namespace) -> None:
     store = open_store(root_url(args.root))
-    if args.approve is not None and not args.approve.strip():
-        raise RequestError("--approve needs the name of the person who agrees")
+    answer = _given(args)
     checkpoint = find(store, args.checkpoint)
     if _run_waits(store, checkpoint, args.channel):
-        _tell_run(store, checkpoint, args)
+        _tell_run(store, checkpoint, args, answer)
         return
+    _check(checkpoint, answer)
     progress = Lines(sys.stderr if args.json else sys.stdout)
-    decision = beside.promote(
-        checkpoint, lambda case, found: _answer(case, found, args.approve), args.channel, progress
-    )
+    decision = beside.promote(checkpoint, lambda case, found: _answer(case, found, answer), args.channel, progress)
     if args.json:
         print(decision.model_dump_json(indent=2))
     else:
         print("\n".join(_lines(decision)))
     if not decision.promoted:
         raise RunStopped(f"not promoted: {decision.reason}")
+    if answer is not None and not answer.agreed:
+        raise RunStopped(f"{checkpoint.ref} is the champion already: `headrace rollback` goes back to another one")
     if not args.json:
         print(f"promoted: {decision.reason}")
 
 
-def _answer(case: Case, found: GateDecision, name: str | None) -> Answer:
-    if name:
-        return Answer(True, name.strip())
+def _given(args: argparse.Namespace) -> Answer | None:
+    """The answer on the command line. RequestError where it lacks a name or a reason."""
+    name, agreed = args.decline if args.approve is None else args.approve, args.approve is not None
+    reason = args.reason.strip()
+    if name is None:
+        if reason:
+            raise RequestError("--reason goes with --approve NAME or --decline NAME")
+        return None
+    if not name.strip():
+        raise RequestError(f"{'--approve' if agreed else '--decline'} needs the name of the person who decides")
+    if not agreed and not reason:
+        raise RequestError("--decline needs --reason TEXT: the decision keeps who declined and why")
+    if len(reason) > LONGEST_REASON:
+        raise RequestError(f"--reason has {len(reason)} characters: at most {LONGEST_REASON} are kept")
+    return Answer(agreed, name.strip(), reason)
+
+
+def _check(checkpoint: Checkpoint, answer: Answer | None) -> None:
+    """RequestError where somebody declines what nobody is asked about: the gate would promote it all the same."""
+    if answer is not None and not answer.agreed and not checkpoint.request.config.promotion.approval:
+        raise RequestError(
+            f"--decline: the gate of run {checkpoint.request.run} asks nobody (promotion.approval = false): there is "
+            f"nothing to decline"
+        )
+
+
+def _answer(case: Case, found: GateDecision, answer: Answer | None) -> Answer:
+    if answer is not None:
+        return answer
     raise RunStopped(
-        f"{found.candidate} passed every other check and needs a person: `headrace promote {case.ref} --approve NAME`"
+        f"{found.candidate} passed every other check and needs a person: "
+        f"`headrace promote {case.ref} --approve NAME` (or --decline NAME)"
     )
 
 
@@ -58,17 +86,19 @@ def _run_waits(store: ObjectStore, checkpoint: Checkpoint, channel: str | None) 
     return question is not None and question.open and is_alive(store, keys.run_lease(checkpoint.request.run))
 
 
-def _tell_run(store: ObjectStore, checkpoint: Checkpoint, args: argparse.Namespace) -> None:
-    """Give the approval that the run waits for."""
-    run = checkpoint.request.run
-    if not args.approve:
-        raise RunStopped(f"run {run} waits for a person: `headrace promote {checkpoint.ref} --approve NAME` to agree")
-    found = questions.answer(store, beside.gate_base(checkpoint, args.channel), agreed=True, name=args.approve.strip())
+def _tell_run(store: ObjectStore, checkpoint: Checkpoint, args: argparse.Namespace, answer: Answer | None) -> None:
+    """Give the answer that the run waits for."""
+    run, ref = checkpoint.request.run, checkpoint.ref
+    if answer is None:
+        raise RunStopped(f"run {run} waits for a person: `headrace promote {ref} --approve NAME` (or --decline NAME)")
+    base = beside.gate_base(checkpoint, args.channel)
+    found = questions.answer(store, base, agreed=answer.agreed, name=answer.name, why=answer.why)
     if args.json:
         print(json.dumps(found.model_dump(mode="json"), indent=2))
     else:
         said = "approves" if found.approved else "does not approve"
-        print(f"run {run} waits for it and is told: {found.by} {said} {found.candidate}")
+        because = f" ({found.why})" if found.why else ""
+        print(f"run {run} waits for it and is told: {found.by} {said} {found.candidate}{because}")
 
 
 def _lines(decision: GateDecision) -> list[str]:

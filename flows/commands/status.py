@@ -23,12 +23,28 @@ def main(args: argparse.Namespace) -> None:
 def _list(found: list[dict[str, Any]], url: str) -> str:
     if not found:
         return f"no runs in {url}"
-    lines = [f"{datetime.fromtimestamp(r['created']):%Y-%m-%d %H:%M}  {r['state']:<12} {r['run']}" for r in found]
-    return "\n".join(lines)
+    return "\n".join(f"{_time(r['created'])}  {r['state']:<12} {r['run']}{_waits(r)}" for r in found)
+
+
+def _waits(one: dict[str, Any]) -> str:
+    """That a run waits for a person, since when and for how long."""
+    asked = one["waits"]
+    if asked is None:
+        return ""
+    return f", waits for a person since {_time(asked['asked'])} (until {_time(asked['until'])})"
+
+
+def _time(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
 
 
 def _text(one: dict[str, Any]) -> str:
-    lines = [f"{one['run']}: {one['state']}" + (f" ({one['reason']})" if one["reason"] else "")]
+    lines = [f"{one['run']}: {one['state']}" + (f" ({one['reason']})" if one["reason"] else "") + _waits(one)]
+    if (asked := one["waits"]) is not None:
+        lines += [
+            f"  {asked['reason']}",
+            f"  `headrace promote {asked['candidate']} --approve NAME` (or --decline NAME)",
+        ]
     lines += [f"  {s['name']:<12} {s['state']:<9} {s['key']}" for s in one["stages"]]
     if (rl := one["rl"]) is not None:
         ends = ", ".join(f"{n} {k}" for k, n in rl["dispositions"].items()) or "none yet"

@@ -1,5 +1,6 @@
 """Approval by a person: the flow run pauses in Prefect, its form or the command line answers, or nobody does."""
 
+import argparse
 import json
 import threading
 import time
@@ -10,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.cli import main
+from flows.cli import main, parser
 from schemas import keys
 from schemas.errors import RunStopped
-from schemas.promotion import Channel
+from schemas.promotion import Channel, GateDecision
 from storage.open import open_store
 from tasks import pause, questions, registry
 from tasks.lease import is_held
@@ -115,20 +116,67 @@ def test_the_command_line_answers_a_run_that_waits(headrace: Run, root: str, cap
     told: list[int] = []
 
     def tell(client: Any, flow_run: Any) -> None:
-        import argparse
-
         from flows.commands import promote
 
-        args = argparse.Namespace(root=root, checkpoint="small", approve=None, channel=None, json=False)
         with pytest.raises(RunStopped, match="run small waits for a person"):
-            promote.main(args)
-        args.approve = "Bob"
-        told.append(promote.main(args) or 0)
+            promote.main(words("promote", "small", "--root", root))
+        told.append(promote.main(words("promote", "small", "--approve", "Bob", "--root", root)) or 0)
 
     Bystander(root, tell)
     code, out, err = headrace("run", "CONFIG")
     assert code == 0 and told == [0] and history(root) == [("small@3", "Bob")], err
     assert "run small waits for it and is told: Bob approves small@3" in out
+
+
+def words(*argv: str) -> argparse.Namespace:
+    return parser().parse_args(argv)
+
+
+def test_a_person_declines_at_the_terminal_and_the_decision_says_who_and_why(headrace: Run, root: str) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def tell(client: Any, flow_run: Any) -> None:
+        from flows.commands import promote
+        from tasks import status
+
+        store = open_store(root)
+        seen.extend([status.status(store, "small"), *status.runs(store)])
+        promote.main(words("promote", "small", "--decline", "Bob", "--reason", "too early", "--root", root))
+
+    Bystander(root, tell)
+    code, out, err = headrace("run", "CONFIG")
+    assert code == 0 and "told: Bob does not approve small@3 (too early)" in out, err
+    assert "not promoted: Bob did not agree: too early" in out and history(root) == []
+    for one in seen:
+        assert one["state"] == "running" and one["waits"]["candidate"] == "small@3"
+        assert 0 < one["waits"]["until"] - one["waits"]["asked"] <= 100
+    base = gate_of(root)
+    (key,) = open_store(root).list(f"{base}/decisions/")
+    decision = GateDecision.from_bytes(open_store(root).get(key).data, key)
+    assert not decision.promoted and decision.checks[-1].text == "Bob did not agree: too early"
+    code, out, _ = headrace("status", "small")
+    assert code == 0 and "waits" not in out
+
+
+def test_status_says_that_a_run_waits_for_a_person(headrace: Run, root: str, capsys: pytest.CaptureFixture) -> None:
+    shown: list[str] = []
+
+    def look(client: Any, flow_run: Any) -> None:
+        from flows.commands import status
+        from tasks.status import runs
+        from tasks.status import status as one
+
+        store = open_store(root)
+        shown.extend([status._text(one(store, "small")), status._list(runs(store), root)])
+        client.resume_flow_run(flow_run.id, {"approve": False, "name": "Ada", "reason": "no"})
+
+    Bystander(root, look)
+    code, out, _ = headrace("run", "CONFIG")
+    assert code == 0 and "not promoted: Ada did not agree: no" in out
+    alone, listed = shown
+    assert "small: running, waits for a person since 20" in alone and "(until 20" in alone
+    assert "`headrace promote small@3 --approve NAME` (or --decline NAME)" in alone
+    assert listed.count("\n") == 0 and "small, waits for a person since 20" in listed
 
 
 def test_nobody_answers_and_the_same_run_asks_again(headrace: Run, root: str) -> None:
@@ -156,7 +204,7 @@ def test_an_answer_that_a_dead_driver_left_counts(headrace: Run, root: str, monk
 
 
 def gate_of(root: str) -> str:
-    (key,) = open_store(root).list("runs/small/gates/")
+    (key,) = [k for k in open_store(root).list("runs/small/gates/") if k.endswith("/approval.json")]
     return key.removesuffix("/approval.json")
 
 
@@ -183,8 +231,11 @@ def test_a_lost_lease_stops_waiting(headrace: Run, root: str, monkeypatch: pytes
 def test_without_a_flow_the_command_says_how_to_approve(headrace: Run, root: str) -> None:
     assert headrace("run", "CONFIG", "--set", "promotion.approval_seconds=0.2")[0] == 1
     code, _, err = headrace("promote", "small")
-    assert code == 1 and err.endswith("needs a person: `headrace promote small@3 --approve NAME`\n")
-    assert headrace("promote", "small", "--approve", " ")[0] == 2
+    assert code == 1 and err.endswith("needs a person: `headrace promote small@3 --approve NAME` (or --decline NAME)\n")
+    for wrong in (["--approve", " "], ["--decline", "Ada"], ["--reason", "why"], ["--approve", "A", "--decline", "B"]):
+        assert headrace("promote", "small", *wrong)[0] == 2
+    code, _, err = headrace("promote", "small", "--decline", "Bob", "--reason", "slow")
+    assert code == 1 and err == "headrace: not promoted: Bob did not agree: slow\n" and history(root) == []
     code, out, _ = headrace("promote", "small", "--approve", "Ada")
     assert code == 0 and "ok      approval     Ada agreed" in out and "promoted: small@3" in out
     assert history(root) == [("small@3", "Ada")]

@@ -29,6 +29,9 @@ def test_a_run_plays_the_suites_of_its_gate(
     assert code == 0 and "candidate on evaluation.suites.safe at T=1" in out and "  promoted: small@3" in out, err
     assert "nothing to do" in headrace("run", *config)[1]
 
+    code, _, err = headrace("promote", "small", "--decline", "Ada", "--reason", "no")
+    assert code == 2 and "asks nobody (promotion.approval = false)" in err
+
     monkeypatch.setenv("FAKE_CANDIDATE", "bad")
     code, out, err = headrace("run", *config, "--run", "worse", "--set", "promotion.max_staleness=0.5")
     assert code == 0 and "not promoted: worse@3 (0.0%) does not beat the champion small@3" in out, err
