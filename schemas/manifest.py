@@ -82,6 +82,8 @@ class Lease(Document):
     owner: str
     host: str
     pid: int
+    processes: str = ""
+    """Names the processes that `pid` is one of: this boot's, in this container."""
     seconds: float
     beat: int
     """Counts renewals."""

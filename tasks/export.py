@@ -7,11 +7,12 @@ that the checkpoint's manifest names, and only then does it get its name.
 import json
 from pathlib import Path
 
-from schemas.errors import RunStopped
+from schemas.errors import HeadraceError, RunStopped
 from storage.objects import ObjectStore
 from tasks.export_source import Source
 from tasks.model_card import model_card
 from tasks.out_folder import check_out, filled
+from tasks.registry import check_present
 
 GENERATION = "generation_config.json"
 
@@ -21,13 +22,22 @@ def export(store: ObjectStore, source: Source, out: Path) -> list[str]:
     weights are not what their manifest says."""
     check_out(out)
     with filled(out) as folder:
-        for key in store.list(f"{source.weights.prefix}/"):
-            (folder / key.removeprefix(f"{source.weights.prefix}/")).write_bytes(store.get(key).data)
-        parameters = _verify(source, folder)
+        try:
+            parameters = _copy(store, source, folder)
+        except HeadraceError:
+            check_present(store, source.ref, source.weights)  # they may have expired meanwhile
+            raise
         if not (folder / GENERATION).exists():
             (folder / GENERATION).write_text(json.dumps(_generation(source, folder), indent=2) + "\n")
         (folder / "README.md").write_text(model_card(store, source, parameters), encoding="utf-8")
         return sorted(item.name for item in folder.iterdir())
+
+
+def _copy(store: ObjectStore, source: Source, folder: Path) -> int:
+    """The weights' files; returns the number of parameters."""
+    for key in store.list(f"{source.weights.prefix}/"):
+        (folder / key.removeprefix(f"{source.weights.prefix}/")).write_bytes(store.get(key).data)
+    return _verify(source, folder)
 
 
 def _verify(source: Source, folder: Path) -> int:

@@ -1,7 +1,7 @@
 """Leases: one driver per run, one firing per schedule, by compare-and-swap on a small document.
 
 A lease has expired when its generation did not change for its time on the observer's own monotonic clock. A released
-one, or one of a process that is dead on this host, is free at once. Whoever loses a lease must stop.
+one, or one of a process of this host and container that is dead, is free at once. Whoever loses a lease must stop.
 """
 
 import os
@@ -79,8 +79,9 @@ def acquire(
 ) -> HeldLease:
     """Take the lease, waiting at most its time for a silent holder. LeaseTaken once the holder is seen to renew it."""
     lease = Lease(
-        owner=secrets.token_hex(6), host=socket.gethostname(), pid=os.getpid(), seconds=seconds, beat=0, run=run
-    )
+        owner=secrets.token_hex(6), host=socket.gethostname(), pid=os.getpid(), processes=visible_processes(),
+        seconds=seconds, beat=0, run=run,
+    )  # fmt: skip
     first_seen: tuple[int, float] | None = None
     while True:
         stored = find(store, key)
@@ -139,7 +140,16 @@ def is_alive(
 
 
 def _free(lease: Lease) -> bool:
-    return lease.released or (lease.host == socket.gethostname() and not _alive(lease.pid))
+    here = lease.host == socket.gethostname() and lease.processes == visible_processes()
+    return lease.released or (here and not _alive(lease.pid))
+
+
+def visible_processes() -> str:
+    """Names the processes that this one sees: containers may share a host's name, but not its processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():
+        return ""
+    return f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
 def _alive(pid: int) -> bool:

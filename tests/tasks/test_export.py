@@ -13,8 +13,11 @@ from models.pure import init_params
 from models.stored import load_weights, save_weights
 from models.tokenizer import ByteTokenizer
 from schemas import keys
+from schemas.errors import HeadraceError
 from schemas.manifest import CheckpointManifest, PolicyManifest, RLManifest, WeightsRef
 from tasks import initial, promote
+from tasks.export import export
+from tasks.export_source import find_source
 from tasks.gate import Case
 from tasks.request import load
 
@@ -128,3 +131,47 @@ def test_an_empty_folder_is_filled(project: Path, root: str, tmp_path: Path) -> 
     (tmp_path / "out").mkdir()
     assert main(["export", "small", "--root", root, "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out/README.md").exists()
+
+
+class Swept:
+    """A store whose checkpoint expires before the `moment`-th call, as when `headrace gc` runs beside a reader."""
+
+    def __init__(self, store, sweep, moment: int) -> None:
+        self._store, self._sweep, self._left = store, sweep, moment
+
+    def __getattr__(self, name: str):
+        found = getattr(self._store, name)
+        if name in ("get", "list", "head", "read"):
+            if self._left == 0:
+                self._sweep()
+            self._left -= 1
+        return found
+
+
+def test_a_checkpoint_that_expires_while_it_is_exported_is_one_sentence(
+    project: Path, root: str, tmp_path: Path
+) -> None:
+    case, weights = with_weights(project, root)
+    store = case.session.store
+    kept = {key: store.get(key).data for key in store.list(f"{weights.prefix}/")}
+
+    def sweep() -> None:
+        for key in kept:
+            store.delete(key)
+
+    said = set()
+    for moment in range(200):
+        swept = Swept(store, sweep, moment)
+        out = tmp_path / str(moment)
+        try:
+            export(swept, find_source(swept, "small"), out)
+        except HeadraceError as error:
+            said.add(str(error))
+            assert not out.exists() and list(tmp_path.glob(f".{moment}*")) == []
+        for key, data in kept.items():
+            store.put(key, data)
+        if swept._left > 0:
+            break
+    else:
+        pytest.fail("an export makes fewer calls")
+    assert said == {f"the weights of small@3 are no longer in {root} ({weights.prefix} is empty)"}

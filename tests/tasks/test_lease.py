@@ -7,7 +7,7 @@ import pytest
 
 from schemas.manifest import Lease
 from storage.memory import MemoryStore
-from tasks.lease import HeldLease, LeaseTaken, acquire, hold, is_held
+from tasks.lease import HeldLease, LeaseTaken, acquire, hold, is_held, visible_processes
 
 KEY = "runs/r/lease.json"
 
@@ -40,9 +40,19 @@ def test_a_silent_holder_is_replaced_after_its_time() -> None:
     acquire(store, KEY, "run r").release()
 
 
+def test_a_process_of_another_container_with_the_same_host_name_is_not_taken_for_dead() -> None:
+    """Containers on the host's network bear its name and see none of each other's processes."""
+    store = MemoryStore()
+    there = other(host=socket.gethostname(), pid=2**22 - 1, processes="another boot or another namespace")
+    store.put(KEY, there.to_bytes())
+    assert is_held(store, KEY)
+
+
 def test_a_dead_process_of_this_host_is_replaced_at_once() -> None:
     store = MemoryStore("m")
-    store.put(KEY, other(host=socket.gethostname(), pid=2**22 - 1, seconds=1000.0).to_bytes())
+    store.put(
+        KEY, other(host=socket.gethostname(), pid=2**22 - 1, seconds=1000.0, processes=visible_processes()).to_bytes()
+    )
     acquire(store, KEY, "run r").release()
 
 
