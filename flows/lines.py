@@ -31,7 +31,7 @@ class Lines:
 
 
 _PARTS = (("step", "steps"), ("done", "n"))
-_OFTEN = {"step": 1.0, "sft": 3.0, "evaluation": 5.0}
+_OFTEN = {"step": 1.0, "warm_up": 3.0, "evaluation": 5.0}
 
 
 def line(source: str, event: Event) -> str:
@@ -48,9 +48,10 @@ def _step(e: Event) -> str:
     )
 
 
-def _sft(e: Event) -> str:
+def _warm_up(e: Event) -> str:
     text = f"step {e.get('step')}/{e.get('steps', '?')}  loss {_number(e, 'loss')}"
-    text += f"  accuracy {_share(e, 'accuracy')}" if "accuracy" in e else ""
+    if "margin" in e:
+        text += f"  accuracy {_share(e, 'accuracy')}  margin {_number(e, 'margin')}"
     return text + f"  {_number(e, 'tokens_per_second', ',.0f')} tokens/s"
 
 
@@ -78,7 +79,7 @@ def _recovered(e: Event) -> str:
 
 _WORDS: dict[str, Callable[[Event], str]] = {
     "step": _step,
-    "sft": _sft,
+    "warm_up": _warm_up,
     "evaluation": _evaluation,
     "stage": _stage,
     "skipped": _skipped,

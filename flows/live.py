@@ -11,7 +11,7 @@ from rich.table import Table
 from flows.lines import line
 from tasks.children import Event
 
-_ROUTINE = frozenset({"step", "sft", "evaluation", "worker"})
+_ROUTINE = frozenset({"step", "warm_up", "evaluation", "worker"})
 
 
 class LiveView:

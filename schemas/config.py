@@ -10,6 +10,8 @@ from pydantic import Field, model_validator
 
 from schemas.algorithms import Loss
 from schemas.base import Count, Fraction, Name, Positive, PositiveFloat, Section
+from schemas.optimizer import Optimizer
+from schemas.warm_ups import WarmUp
 
 
 class Architecture(Section):
@@ -54,45 +56,6 @@ class Model(Section):
                 "give model.path (a weights folder or a checkpoint) or [model.architecture] (from scratch)"
             )
         return self
-
-
-class Optimizer(Section):
-    """AdamW with a learning-rate schedule."""
-
-    learning_rate: Annotated[float, Field(ge=0)]
-    """The highest rate, reached after `warmup_steps`."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rate falls after the warm-up."""
-    warmup_steps: Count = 0
-    """Steps over which the rate rises linearly from 0."""
-    decay_steps: Positive | None = None
-    """Steps (warm-up included) after which the rate is `final_ratio` of the highest; default: the stage's steps."""
-    final_ratio: Fraction = 0.0
-    """The rate at the end of a falling schedule, as a share of the highest."""
-    b1: Fraction = 0.9
-    b2: Fraction = 0.999
-    eps: PositiveFloat = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    max_grad_norm: PositiveFloat | None = 1.0
-    """Gradients are scaled down to this global norm."""
-
-
-class SFT(Section):
-    """A supervised warm-up stage: imitate the assistant turns of demonstrations."""
-
-    kind: Literal["sft"] = "sft"
-    name: Name
-    """The stage's name; its outputs lie under `stages/<name>-<key>` and are shared by runs."""
-    data: str
-    """JSONL or Parquet file of demonstrations (`messages`, `tools`): a path or a store URL. They may show
-    training tasks, but nothing that is measured."""
-    steps: Positive
-    batch_size: Positive = 32
-    max_length: Positive = 256
-    """Tokens per demonstration; a longer one is refused."""
-    shuffle: bool = True
-    """Shuffle each epoch by the seed; otherwise the file's order is the curriculum."""
-    optimizer: Optimizer
 
 
 class Environment(Section):
@@ -323,7 +286,7 @@ class Run(Section):
     seed: Count | None = None
     """Seeds everything that samples. Left out, the run's name seeds RL and evaluation, and warm-ups use 0."""
     model: Model
-    warm_up: tuple[SFT, ...] = ()
+    warm_up: tuple[WarmUp, ...] = ()
     """Warm-up stages, in order, each starting from the one before."""
     environment: Environment = Environment()
     rollout: Rollout = Rollout()
@@ -338,6 +301,11 @@ class Run(Section):
         names = [s.name for s in self.warm_up]
         if len(set(names)) != len(names):
             raise ValueError("two warm_up stages have the same name")
+        if self.model.path is None and self.warm_up and self.warm_up[0].kind == "dpo":
+            raise ValueError(
+                f"the warm_up stage `{names[0]}` (dpo) has its reference policy missing: it would start from scratch; "
+                f"give model.path, or put another warm-up before it"
+            )
         repeated = {t for t in self.environment.tools if self.environment.tools.count(t) > 1}
         if repeated:
             raise ValueError(f"environment.tools registers `{sorted(repeated)[0]}` twice")
@@ -392,7 +360,7 @@ def rl_part(config: Run) -> dict[str, Any]:
     }
 
 
-def warm_up_part(config: Run, stage: SFT) -> dict[str, Any]:
+def warm_up_part(config: Run, stage: WarmUp) -> dict[str, Any]:
     """The part of the configuration that a warm-up stage's key hashes; data and parent enter it by digest."""
     architecture = config.model.architecture.model_dump(mode="json") if config.model.architecture else None
     tools = list(config.environment.tools)

@@ -3,9 +3,10 @@
 import difflib
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from schemas.config import Run
 from schemas.errors import RequestError
@@ -79,39 +80,64 @@ def _value(text: str) -> Any:
 
 def _sentence(error: ValidationError, where: str) -> str:
     first = error.errors()[0]
-    at = _name(first["loc"])
+    place = _place(first["loc"])
+    at = ".".join(str(part) for part in place.path)
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key `{at}`{_suggestion(first['loc'])}"
+        return f"{where}: unknown key `{at}`{_suggestion(str(place.path[-1]), place.known)}"
     if first["type"] == "missing":
         return f"{where}: `{at}` is missing"
     message = first["msg"].removeprefix("Value error, ")
-    got = "" if first["type"] == "value_error" else f" (got {first['input']!r})"
+    got = "" if first["type"] == "value_error" else f" (got {_got(first)})"
     return f"{where}: {f'`{at}`: ' if at else ''}{message}{got}"
 
 
-def _name(loc: Sequence[int | str]) -> str:
-    return ".".join(str(part) for part in loc)
+def _got(error: Any) -> str:
+    """What stood there; of a union's section only the key that tells its members apart."""
+    value = error["input"]
+    return repr(value.get(error["type"], value) if isinstance(value, dict) else value)
 
 
-def _suggestion(loc: Sequence[int | str]) -> str:
-    known = _fields(loc[:-1])
-    close = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
+@dataclass(frozen=True)
+class _Place:
+    """Where an error is. `path`: as the file has it, without the tags by which unions tell their members apart."""
+
+    path: tuple[int | str, ...]
+    known: tuple[str, ...]
+    """Keys of the section that the last part of the path is in."""
+
+
+def _place(loc: Sequence[int | str]) -> _Place:
+    path: list[int | str] = []
+    known: tuple[str, ...] = ()
+    here: Any = Run
+    for part in loc:
+        members = _members(here)
+        if isinstance(part, str) and part in members:
+            here = members[part]
+            continue
+        path.append(part)
+        if isinstance(part, int):
+            continue
+        model = _model_in(here)
+        known = tuple(model.model_fields) if model else ()
+        here = model.model_fields[part].annotation if model and part in known else None
+    return _Place(tuple(path), known)
+
+
+def _suggestion(key: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if close:
         return f": did you mean `{close[0]}`?"
     return f"; known keys here: {', '.join(known)}" if known else ""
 
 
-def _fields(loc: Sequence[int | str]) -> list[str]:
-    """The known keys of the section at this place."""
-    model: type[BaseModel] = Run
-    for part in loc:
-        if isinstance(part, int) or part not in model.model_fields:
-            continue
-        found = _model_in(model.model_fields[part].annotation)
-        if found is None:
-            return []
-        model = found
-    return list(model.model_fields)
+def _members(annotation: Any) -> dict[str, Any]:
+    """Tag → member of the union in an annotation."""
+    inner = get_args(annotation)
+    tags = [i.tag for i in inner if isinstance(i, Tag)]
+    if tags:
+        return {tags[0]: inner[0]}
+    return {tag: member for one in inner for tag, member in _members(one).items()}
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -34,11 +34,14 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class Preference:
-    """A prompt with a better and a worse continuation."""
+    """A prompt with a better and a worse continuation; only their assistant turns are trained."""
 
     prompt: tuple[Message, ...]
     chosen: tuple[Message, ...]
     rejected: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    place: str = field(default="a pair", compare=False)
+    """File and line, for complaints."""
 
 
 def task(row: Mapping[str, Any], where: str) -> Task:
@@ -60,8 +63,18 @@ def demonstration(row: Mapping[str, Any], where: str) -> Demonstration:
 
 def preference(row: Mapping[str, Any], where: str) -> Preference:
     """The pair in one row of a preference file."""
-    parts = {k: messages(row.get(k), f"{where}: `{k}`") for k in ("prompt", "chosen", "rejected")}
-    return Preference(**parts)
+    missing = [k for k in ("prompt", "chosen", "rejected") if k not in row]
+    if missing:
+        raise RequestError(f"{where}: a pair needs `{missing[0]}` (every row has prompt, chosen and rejected)")
+    prompt, *sides = (messages(row[k], f"{where}: `{k}`") for k in ("prompt", "chosen", "rejected"))
+    if prompt[-1].role == "assistant":
+        raise RequestError(f"{where}: `prompt` ends with an assistant message: move it to `chosen` and `rejected`")
+    for name, side in zip(("chosen", "rejected"), sides, strict=True):
+        if side[0].role != "assistant":
+            raise RequestError(f"{where}: `{name}` must start with an assistant message")
+    if sides[0] == sides[1]:
+        raise RequestError(f"{where}: `chosen` and `rejected` are equal: there is nothing to prefer, so leave it out")
+    return Preference(prompt, sides[0], sides[1], tools(row.get("tools"), where), where)
 
 
 def opening(row: Mapping[str, Any], where: str) -> str:

@@ -263,8 +263,8 @@ class CheckpointManifest(Document):
     numerics: Numerics
 
 
-class SFTSpec(Document):
-    """What a supervised warm-up process is to do."""
+class WarmUpSpec(Document):
+    """What a warm-up process is to do."""
 
     stage: str
     key: str
@@ -274,7 +274,7 @@ class SFTSpec(Document):
     initial: WeightsRef | None
     """Weights to start from; none: from scratch."""
     data: str
-    """Key of the demonstrations in the store."""
+    """Key of its data in the store."""
     data_sha256: str
     inputs: tuple[Parent, ...]
     """What the stage's key hashes beside its configuration; written into its manifest."""

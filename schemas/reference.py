@@ -77,8 +77,8 @@ def _type(value: dict[str, Any]) -> str:
         return " or ".join(f"`{v}`" for v in value["enum"])
     if "const" in value:
         return f"`{value['const']}`"
-    if "anyOf" in value:
-        return " or ".join(_type(v) for v in value["anyOf"] if v.get("type") != "null")
+    if either := value.get("anyOf") or value.get("oneOf"):
+        return " or ".join(_type(v) for v in either if v.get("type") != "null")
     if value.get("type") == "array":
         return f"list of {_type(value['items'])}"
     return f"{value.get('type', 'any')}{_bounds(value)}"

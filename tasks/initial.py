@@ -37,6 +37,7 @@ def check_initial(request: Request) -> WeightsRef | None:
     if path == "champion":
         champion = read_champion(store, request.config)
         if champion is None:
+            _check_reference(request.config)
             return None
         registry.check_present(store, f"the champion {champion.ref}", champion.weights)
         return champion.weights
@@ -47,6 +48,15 @@ def check_initial(request: Request) -> WeightsRef | None:
     names, read = _folder(path, request.folder)
     stored = find(store, _pointer(_files_digest(names, read)))
     return WeightsRef.model_validate_json(stored.data) if stored else _checked(store, "", names, read, path)
+
+
+def _check_reference(config: Run) -> None:
+    """A first warm-up by dpo can't start from scratch."""
+    if config.warm_up and config.warm_up[0].kind == "dpo":
+        raise RequestError(
+            f"the warm_up stage `{config.warm_up[0].name}` (dpo) has its reference policy missing: "
+            f"{config.registry_name}/{config.promotion.channel} has no champion yet, so it would start from scratch"
+        )
 
 
 def resolve(request: Request) -> tuple[WeightsRef | None, tuple[Parent, ...]]:

@@ -7,11 +7,12 @@ hashed. A stage's version is raised when its maths or its format changes.
 from collections.abc import Mapping
 from typing import Any
 
-from schemas.config import SFT, Run, rl_part, warm_up_part
+from schemas.config import Run, rl_part, warm_up_part
 from schemas.digest import digest
 from schemas.version import SCHEMA_VERSION
+from schemas.warm_ups import WarmUp
 
-VERSIONS = {"scratch": 1, "sft": 2, "rl": 2, "evaluation": 2, "gate": 2}
+VERSIONS = {"scratch": 1, "sft": 2, "dpo": 1, "orpo": 1, "rl": 2, "evaluation": 2, "gate": 2}
 """The version that each kind of stage declares of itself."""
 
 
@@ -21,8 +22,8 @@ def scratch_key(config: Run, seed: int) -> str:
     return _key("scratch", architecture=architecture, seed=seed)
 
 
-def warm_up_key(config: Run, stage: SFT, *, data: str, parent: str, seed: int) -> str:
-    """A warm-up. The digests: demonstrations, and the weights it starts from (empty: from scratch)."""
+def warm_up_key(config: Run, stage: WarmUp, *, data: str, parent: str, seed: int) -> str:
+    """A warm-up. The digests: its data, and the weights it starts from (empty: from scratch)."""
     return _key(stage.kind, config=warm_up_part(config, stage), data=data, parent=parent, seed=seed)
 
 

@@ -3,9 +3,9 @@
 from tasks.children import Command
 
 
-def sft(root: str, stage: str, spec: str) -> Command:
-    """Train a supervised warm-up stage from the spec at a key."""
-    return Command(stage, "trainer.sft", ("--root", root, "--spec", spec))
+def warm_up(root: str, stage: str, spec: str) -> Command:
+    """Train a warm-up stage from the spec at a key."""
+    return Command(stage, "trainer.warm_up", ("--root", root, "--spec", spec))
 
 
 def scratch(root: str, run: str) -> Command:

@@ -16,7 +16,7 @@ from schemas.errors import RequestError
 from schemas.manifest import RunManifest
 from storage.objects import ObjectStore
 from storage.open import open_store
-from storage.rows import read_demonstrations, read_tasks
+from storage.rows import read_demonstrations, read_preferences, read_tasks
 from tasks import fingerprints
 from tasks.fingerprints import DataSet, kind_of, of_file
 from tasks.leaks import check_leaks
@@ -107,7 +107,8 @@ def build(config: Run, folder: Path, store: ObjectStore, run: str | None) -> Req
     _check_category(config.evaluation.category, tasks, files)
     for stage in config.warm_up:
         file = files[f"warm_up.{stage.name}"] = read_source(stage.data, folder)
-        read_demonstrations(file.data, file.suffix, file.where)
+        read = read_demonstrations if stage.kind == "sft" else read_preferences
+        read(file.data, file.suffix, file.where)
     sets = {setting: of_file(store, setting, file, tasks.get(setting)) for setting, file in files.items()}
     check_leaks(sets)
     digest = environment_sha256(config, folder)

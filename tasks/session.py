@@ -20,7 +20,7 @@ from tasks.request import Request, keep_data
 from tasks.survey import Survey, survey
 
 Sink = Callable[[str, Event], None]
-"""Takes (source, event): `worker-0`, `learner`, `sft`, … and what it said."""
+"""Takes (source, event): `worker-0`, `learner`, … and what it said."""
 
 
 @dataclass

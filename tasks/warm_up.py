@@ -2,7 +2,7 @@
 
 from schemas import keys
 from schemas.errors import RunStopped
-from schemas.manifest import Parent, SFTSpec
+from schemas.manifest import Parent, WarmUpSpec
 from tasks import processes
 from tasks.children import Command
 from tasks.session import Session
@@ -18,7 +18,7 @@ def warm_up(session: Session, name: str) -> str:
         return stage.key
     session.tell(name, {"event": "stage", "name": name, "key": stage.key})
     root = session.store.url
-    command = processes.scratch(root, session.request.run) if stage.kind == "scratch" else _sft(session, stage)
+    command = processes.scratch(root, session.request.run) if stage.kind == "scratch" else _trained(session, stage)
     silence = session.request.config.supervision.silence_seconds
     keep_running(command, lambda e: session.tell(name, e), stop=session.stop.is_set, silence=silence)
     if _find(session, name).state != "finished" and not session.stop.is_set():
@@ -30,7 +30,7 @@ def _find(session: Session, name: str) -> Stage:
     return next(s for s in session.survey().warm_ups if s.name == name)
 
 
-def _sft(session: Session, stage: Stage) -> Command:
+def _trained(session: Session, stage: Stage) -> Command:
     """Write the stage's spec and make the command that follows it."""
     request = session.request
     data = request.data[f"warm_up.{stage.name}"]
@@ -38,7 +38,7 @@ def _sft(session: Session, stage: Stage) -> Command:
     if stage.parent is not None:
         kind = "stage" if stage.parent.origin.startswith("stages/") else "weights"
         inputs.append(Parent(kind=kind, ref=stage.parent.origin or stage.parent.prefix, sha256=stage.parent.sha256))
-    spec = SFTSpec(
+    spec = WarmUpSpec(
         stage=stage.name,
         key=stage.key,
         config=session.record.config,
@@ -50,4 +50,4 @@ def _sft(session: Session, stage: Stage) -> Command:
     )
     key = keys.spec(keys.stage(stage.name, stage.key))
     session.store.put(key, spec.to_bytes())
-    return processes.sft(session.store.url, stage.name, key)
+    return processes.warm_up(session.store.url, stage.name, key)

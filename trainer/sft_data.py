@@ -17,17 +17,24 @@ Example = tuple[list[int], list[bool]]
 
 
 def encode(demonstration: Demonstration, chat: ChatFormat) -> Example:
-    """The conversation's stream: prompt, then assistant turns (trained) and what answers them (not trained).
+    """The conversation's stream: its prompt, then what follows from the first assistant message on."""
+    messages = demonstration.messages
+    first = next(i for i, m in enumerate(messages) if m.role == "assistant")
+    return stream(messages[:first], messages[first:], demonstration.tools, chat, demonstration.place)
+
+
+def stream(
+    prompt: Sequence[Message], answer: Sequence[Message], tools: Sequence[ToolSpec], chat: ChatFormat, place: str
+) -> Example:
+    """A prompt (not trained), then assistant turns (trained) and what answers them (not trained).
 
     What follows the last assistant turn is left out. RequestError where two assistant turns follow each other.
     """
-    messages, tools = demonstration.messages, demonstration.tools
-    first = next(i for i, m in enumerate(messages) if m.role == "assistant")
-    tokens = chat.prompt(messages[:first], tools)
+    tokens = chat.prompt(prompt, tools)
     mask = [False] * len(tokens)
-    for number, (answers, turn) in enumerate(_turns(messages[first:])):
+    for number, (answers, turn) in enumerate(_turns(answer)):
         if number and not answers:
-            raise RequestError(f"{demonstration.place}: two assistant messages follow each other: join them into one")
+            raise RequestError(f"{place}: two assistant messages follow each other: join them into one")
         fed = chat.continuation(answers) if number else []
         sampled = chat.assistant(turn)
         tokens += fed + sampled
@@ -35,17 +42,24 @@ def encode(demonstration: Demonstration, chat: ChatFormat) -> Example:
     return tokens, mask
 
 
+class Formats:
+    """The chat formats of a tokenizer, each made once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._known = tokenizer, dict[str, ChatFormat]()
+
+    def of(self, tools: Sequence[ToolSpec]) -> ChatFormat:
+        """The format for a set of tools."""
+        key = repr(tuple(tools))
+        if key not in self._known:
+            self._known[key] = chat_format(self._tokenizer, tools)
+        return self._known[key]
+
+
 def encode_all(demonstrations: Sequence[Demonstration], tokenizer: Tokenizer, length: int) -> list[Example]:
     """Every demonstration's stream. RequestError names the first that is longer than `length` tokens."""
-    formats: dict[tuple[str, ...], ChatFormat] = {}
-    return [_checked(d, _format(d.tools, tokenizer, formats), length) for d in demonstrations]
-
-
-def _format(tools: tuple[ToolSpec, ...], tokenizer: Tokenizer, known: dict[tuple[str, ...], ChatFormat]) -> ChatFormat:
-    key = tuple(repr(t) for t in tools)
-    if key not in known:
-        known[key] = chat_format(tokenizer, tools)
-    return known[key]
+    formats = Formats(tokenizer)
+    return [_checked(d, formats.of(d.tools), length) for d in demonstrations]
 
 
 def _checked(demonstration: Demonstration, chat: ChatFormat, length: int) -> Example:

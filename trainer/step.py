@@ -27,9 +27,10 @@ class TrainState(NamedTuple):
 
 
 Sums = tuple[jax.Array, dict[str, jax.Array]]
-PartLoss = Callable[[Params, Batch[jax.Array]], tuple[jax.Array, Sums]]
+PartLoss = Callable[[Params, Any], tuple[jax.Array, Sums]]
 """(parameters, micro-batch) → (sum of the loss, (its count, sums of metrics))."""
-Step = Callable[[TrainState, Batch[Any]], tuple[TrainState, dict[str, jax.Array]]]
+Step = Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
+"""(state, batch of arrays whose first axis micro-batches split) → (state after it, figures)."""
 
 
 def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
@@ -60,7 +61,7 @@ def make_rl_step(
         total, count = aggregate(values, batch.mask, batch.weights)
         return total, (count, sums)
 
-    return _jitted(part_loss, optimizer, parts, means)
+    return compiled(part_loss, optimizer, parts, means)
 
 
 def _proximal(loss: Loss, now: jax.Array, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array | None]:
@@ -82,7 +83,7 @@ def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation
         sums = {"tokens": jnp.sum(batch.mask), "entropy": jnp.sum(entropy * batch.mask)}
         return -jnp.sum(logprobs * batch.mask), (sums["tokens"], sums)
 
-    return _jitted(part_loss, optimizer, 1, lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)})
+    return compiled(part_loss, optimizer, 1, lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)})
 
 
 def positions(tokens: jax.Array) -> jax.Array:
@@ -90,22 +91,23 @@ def positions(tokens: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
 
 
-def _jitted(part_loss: PartLoss, optimizer: optax.GradientTransformation, parts: int, finish: Any) -> Step:
+def compiled(part_loss: PartLoss, optimizer: optax.GradientTransformation, parts: int, finish: Any) -> Step:
+    """The jitted step of a loss, its batch in `parts` equal micro-batches. `finish`: sums of metrics → figures."""
     value_and_grad = jax.value_and_grad(part_loss, has_aux=True)
 
-    def gradients(params: Params, batch: Batch[jax.Array]) -> Any:
+    def gradients(params: Params, batch: Any) -> Any:
         if parts == 1:
             return value_and_grad(params, batch)
         split = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
         first = jax.eval_shape(value_and_grad, params, jax.tree.map(lambda x: x[0], split))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), first)
 
-        def add(total: Any, part: Batch[jax.Array]) -> tuple[Any, None]:
+        def add(total: Any, part: Any) -> tuple[Any, None]:
             return _added(total, value_and_grad(params, part)), None
 
         return jax.lax.scan(add, zero, split)[0]
 
-    def step(state: TrainState, batch: Batch[jax.Array]) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         (total, (count, sums)), grads = gradients(state.params, batch)
         count = jnp.maximum(count, 1e-9)
         grads = jax.tree.map(lambda g: g / count, grads)

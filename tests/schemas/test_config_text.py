@@ -63,6 +63,10 @@ def test_overrides_are_typed_like_the_file_and_reach_list_items_by_name_or_numbe
         ("model.architecture.num_attention_heads=5", "hidden_size must be a multiple"),
         ("rollout.engine=scripted", "needs rollout.script"),
         ("warm_up.3.steps=1", "there is no item `3`"),
+        ("warm_up.0.kind=dop", "a.toml: `warm_up.0`: `kind` is one of sft, dpo, orpo (got 'dop')"),
+        ("warm_up.0.kind=dpo", "the warm_up stage `copying` (dpo) has its reference policy missing"),
+        ("warm_up.0.beta=1", "a.toml: unknown key `warm_up.0.beta`"),
+        ("warm_up.0.optimizer.learning_rate=-1", "`warm_up.0.optimizer.learning_rate`: Input should be"),
         ("name.x=1", "is a value, not a section"),
         ("nonsense", "is not of the form a.b=value"),
         ("rl.steps", "is not of the form a.b=value"),
@@ -72,6 +76,17 @@ def test_what_is_wrong_is_said_in_one_sentence(override, sentence):
     with pytest.raises(RequestError) as caught:
         parse(TEXT, "a.toml", [override])
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_warm_up_has_the_keys_of_its_kind():
+    overrides = ["model.path=w", "warm_up.0.kind=dpo", "warm_up.0.beta=0.3"]
+    stage = parse(TEXT, "a.toml", overrides).warm_up[0]
+    assert (stage.kind, stage.beta) == ("dpo", 0.3)
+    with pytest.raises(RequestError, match=r"unknown key `warm_up.0.betta`: did you mean `beta`\?"):
+        parse(TEXT, "a.toml", [*overrides, "warm_up.0.betta=1"])
+    with pytest.raises(RequestError, match=r"`warm_up.0.beta`: Input should be greater than 0 \(got 0\)"):
+        parse(TEXT, "a.toml", [*overrides, "warm_up.0.beta=0"])
+    assert parse(TEXT, "a.toml", ["warm_up.0.kind=orpo"]).warm_up[0].odds_weight == 0.1
 
 
 def test_missing_sections_and_broken_toml_are_named():

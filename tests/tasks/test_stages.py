@@ -9,7 +9,7 @@ import pytest
 from schemas import keys
 from schemas.errors import RunStopped
 from schemas.evaluation import EvaluationReport
-from schemas.manifest import RunManifest, SFTSpec, Window
+from schemas.manifest import RunManifest, WarmUpSpec, Window
 from schemas.promotion import Channel, Promotion
 from storage.objects import ObjectStore
 from tasks import record, reinforce, scratch, survey, warm_up
@@ -33,8 +33,8 @@ def test_a_warm_up_is_done_once(project: Path, root: str, fakes: None) -> None:
     session, events = start(project, root)
     key = warm_up.warm_up(session, "habit")
     assert warm_up.warm_up(session, "habit") == key
-    assert [e["event"] for _, e in events] == ["stage", "sft", "skipped"]
-    spec = SFTSpec.from_bytes(session.store.get(keys.spec(keys.stage("habit", key))).data, "spec")
+    assert [e["event"] for _, e in events] == ["stage", "warm_up", "skipped"]
+    spec = WarmUpSpec.from_bytes(session.store.get(keys.spec(keys.stage("habit", key))).data, "spec")
     assert spec.data == session.request.data["warm_up.habit"].key and spec.initial is None
     found = session.survey()
     assert found.rl.state == "ready" and found.rl.parent is not None

@@ -12,13 +12,15 @@ from models.chat import chat_format
 from models.stored import load_weights
 from models.tokenizer import ByteTokenizer
 from schemas import data, keys
-from schemas.config import SFT, Architecture, Model, Optimizer
+from schemas.config import Architecture, Model
 from schemas.errors import RequestError, RunStopped
-from schemas.manifest import SFTSpec, StageManifest
+from schemas.manifest import StageManifest, WarmUpSpec
 from schemas.messages import ToolSpec
+from schemas.optimizer import Optimizer
+from schemas.warm_ups import SFT
 from storage.open import open_store
 from storage.rows import read_demonstrations
-from trainer import sft
+from trainer import warm_up
 from trainer.sft_data import collate, encode, encode_all, order
 
 CALCULATOR = {
@@ -118,7 +120,7 @@ def plan(root, *, stage=STAGE, initial=None, key="k", raw=None):
     digest = hashlib.sha256(raw).hexdigest()
     store.put(keys.data(digest, "jsonl"), raw)
     run = config().model_copy(update={"warm_up": (stage,), "model": Model(architecture=SHAPE)})
-    spec = SFTSpec(
+    spec = WarmUpSpec(
         stage=stage.name, key=key, config=run.model_dump(mode="json"), seed=3, initial=initial,
         data=keys.data(digest, "jsonl"), data_sha256=digest, inputs=(),
     )  # fmt: skip
@@ -133,17 +135,17 @@ def manifest(store, key="k"):
 
 def test_a_warm_up_learns_its_demonstrations_and_commits_them(tmp_path, capsys):
     store, args = plan(tmp_path)
-    assert sft.main(args) == 0
+    assert warm_up.main(args) == 0
     done = manifest(store)
     assert done.metrics["loss"] < 0.1
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [e["step"] for e in events if e["event"] == "sft"][-1] == STAGE.steps
+    assert [e["step"] for e in events if e["event"] == "warm_up"][-1] == STAGE.steps
     decoder, _, tokenizer = load_weights(store, done.weights)
     assert (decoder.vocab_size, decoder.hidden_size, tokenizer.vocab_size) == (263, 32, 263)
     assert done.weights.prefix.startswith("stages/copying-k/weights/")
 
     again = manifest(store)
-    assert sft.main(args) == 0
+    assert warm_up.main(args) == 0
     assert (manifest(store), len(store.list("stages/copying-k/weights/"))) == (
         again,
         len(store.list(done.weights.prefix)),
@@ -155,23 +157,23 @@ def test_the_same_stage_makes_the_same_weights_and_a_next_one_starts_from_them(t
     found = []
     for folder in ("a", "b"):
         store, args = plan(tmp_path / folder, stage=short)
-        sft.main(args)
+        warm_up.main(args)
         found.append(manifest(store).weights)
     assert found[0].sha256 == found[1].sha256
     still = short.model_copy(update={"optimizer": Optimizer(learning_rate=0.0)})
     _, args = plan(tmp_path / "b", stage=still, initial=found[1], key="next")
-    sft.main(args)
+    warm_up.main(args)
     assert manifest(store, "next").weights.sha256 == found[1].sha256
 
 
 def test_a_half_written_attempt_does_not_count(tmp_path, monkeypatch):
     store, args = plan(tmp_path, stage=STAGE.model_copy(update={"steps": 1}))
     with monkeypatch.context() as patch:
-        patch.setattr(sft, "code_version", lambda: 1 / 0)
+        patch.setattr(warm_up, "code_version", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            sft.main(args)
+            warm_up.main(args)
     assert store.head(keys.stage_manifest("copying", "k")) is None
-    assert sft.main(args) == 0
+    assert warm_up.main(args) == 0
     weights = manifest(store).weights
     assert len({k.split("/")[3] for k in store.list("stages/copying-k/weights/")}) == 2
     load_weights(store, weights)
@@ -179,8 +181,8 @@ def test_a_half_written_attempt_does_not_count(tmp_path, monkeypatch):
 
 def test_a_stop_commits_nothing(tmp_path, monkeypatch, capsys):
     store, args = plan(tmp_path)
-    monkeypatch.setattr(sft, "turn", lambda: True)
-    assert sft.main(args) == 0
+    monkeypatch.setattr(warm_up, "turn", lambda: True)
+    assert warm_up.main(args) == 0
     assert store.head(keys.stage_manifest("copying", "k")) is None
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["event"] == "stopped"
 
@@ -190,17 +192,17 @@ def test_another_file_than_planned_is_refused(tmp_path):
     (key,) = store.list("data/")
     store.put(key, b"{}")
     with pytest.raises(RunStopped, match="is not the file that warm-up `copying` was planned with"):
-        sft.main(args)
+        warm_up.main(args)
 
 
 def test_a_length_beyond_the_model_is_refused(tmp_path):
     _, args = plan(tmp_path, stage=STAGE.model_copy(update={"max_length": 1024}))
     with pytest.raises(RequestError, match="max_length = 1024, but the model sees at most 512"):
-        sft.main(args)
+        warm_up.main(args)
 
 
 def test_a_loss_that_is_not_finite_stops_the_stage(tmp_path):
     wild = Optimizer(learning_rate=1e38, max_grad_norm=None)
     _, args = plan(tmp_path, stage=STAGE.model_copy(update={"optimizer": wild}))
     with pytest.raises(RunStopped, match="warm-up `copying` is not finite at step"):
-        sft.main(args)
+        warm_up.main(args)

@@ -11,7 +11,7 @@ def _fake(name: str, what: str, root: str, option: str, value: str) -> Command:
 
 
 COMMANDS: dict[str, Callable[..., Command]] = {
-    "sft": lambda root, stage, spec: _fake(stage, "sft", root, "--spec", spec),
+    "warm_up": lambda root, stage, spec: _fake(stage, "warm_up", root, "--spec", spec),
     "worker": lambda root, base, index, folder="": _fake(f"worker-{index}", "worker", root, "--base", base),
     "learner": lambda root, base: _fake("learner", "learner", root, "--base", base),
     "evaluate": lambda root, name, spec: _fake(name, "evaluate", root, "--spec", spec),

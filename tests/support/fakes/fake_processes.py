@@ -18,8 +18,8 @@ from schemas.manifest import (
     Probe,
     RLManifest,
     RLSpec,
-    SFTSpec,
     StageManifest,
+    WarmUpSpec,
     WeightsRef,
     Window,
 )
@@ -39,10 +39,10 @@ def weights(prefix: str, origin: str) -> WeightsRef:
     return WeightsRef(prefix=prefix, sha256=hashlib.sha256(prefix.encode()).hexdigest(), origin=origin)
 
 
-def sft(args: argparse.Namespace) -> None:
+def warm_up(args: argparse.Namespace) -> None:
     store = open_store(args.root)
-    spec = SFTSpec.from_bytes(store.get(args.spec).data, args.spec)
-    emit("sft", step=1, steps=1, loss=1.0, accuracy=0.5, tokens_per_second=10.0)
+    spec = WarmUpSpec.from_bytes(store.get(args.spec).data, args.spec)
+    emit("warm_up", step=1, steps=1, loss=1.0, tokens_per_second=10.0)
     folder = keys.stage(spec.stage, spec.key)
     manifest = StageManifest(
         stage=spec.stage, key=spec.key, config={}, inputs=spec.inputs, weights=weights(f"{folder}/weights/0", folder),

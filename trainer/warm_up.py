@@ -1,4 +1,4 @@
-"""The supervised warm-up as a spawned process: `python -P -m trainer.sft --root URL --spec KEY`.
+"""A warm-up as a spawned process: `python -P -m trainer.warm_up --root URL --spec KEY`.
 
 The stage's manifest is created last, so a half-written attempt never counts; a stage that has one is done.
 """
@@ -7,34 +7,36 @@ import argparse
 import math
 import time
 import uuid
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from schemas import keys
-from schemas.config import SFT, Run
-from schemas.data import Demonstration
+from schemas.config import Run
 from schemas.digest import sha256
 from schemas.errors import RequestError, RunStopped
-from schemas.manifest import SFTSpec, StageManifest, WeightsRef
+from schemas.manifest import StageManifest, WarmUpSpec, WeightsRef
 from schemas.version import code_version
+from schemas.warm_ups import SFT, WarmUp
 from storage.objects import ObjectExists, ObjectStore
 from storage.open import open_store
 from storage.process import emit, run_process
 from storage.pulse import Repeated, busy, turn
-from storage.rows import read_demonstrations
+from storage.rows import read_demonstrations, read_preferences
 from trainer.numerics import bind_cores, numerics
 
 if TYPE_CHECKING:
+    import numpy as np
+    import optax
+
     from models.config import DecoderConfig
     from models.pure import Params
     from models.tokenizer import Tokenizer
-    from trainer.sft_data import Example
+    from trainer.lessons import Lesson
 
 
 def main(args: argparse.Namespace) -> int:
     """Train the stage that the spec names, unless it is done."""
     store = open_store(args.root)
-    spec = SFTSpec.from_bytes(store.get(args.spec).data, args.spec)
+    spec = WarmUpSpec.from_bytes(store.get(args.spec).data, args.spec)
     done = keys.stage_manifest(spec.stage, spec.key)
     if store.head(done) is not None:
         return 0
@@ -68,13 +70,14 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def train(store: ObjectStore, spec: SFTSpec, config: Run, stage: SFT) -> tuple[WeightsRef, dict[str, float]] | None:
+def train(
+    store: ObjectStore, spec: WarmUpSpec, config: Run, stage: WarmUp
+) -> tuple[WeightsRef, dict[str, float]] | None:
     """Train and store the weights; None if a stop was asked for."""
     limit = config.supervision.work_seconds
     with busy("loading weights", limit):
         from models.compiling import announce_compilations
         from models.stored import save_weights
-        from trainer.sft_data import encode_all
 
         announce_compilations(limit)
         decoder, params, tokenizer = _start(store, spec, config)
@@ -83,9 +86,7 @@ def train(store: ObjectStore, spec: SFTSpec, config: Run, stage: SFT) -> tuple[W
             f"warm-up `{stage.name}` has max_length = {stage.max_length}, but the model sees at most "
             f"{decoder.max_position_embeddings} tokens (max_position_embeddings): lower max_length"
         )
-    with busy("encoding the demonstrations", limit):
-        examples = encode_all(_demonstrations(store, spec, stage), tokenizer, stage.max_length)
-    fitted = fit(decoder, params, examples, stage, spec.seed, limit)
+    fitted = _fit(store, spec, stage, decoder, params, tokenizer, limit)
     if fitted is None:
         return None
     params, figures = fitted
@@ -95,33 +96,64 @@ def train(store: ObjectStore, spec: SFTSpec, config: Run, stage: SFT) -> tuple[W
         return save_weights(store, prefix, decoder, params, tokenizer, "float32", origin), figures
 
 
-def fit(
-    decoder: "DecoderConfig", params: "Params", examples: "Sequence[Example]", stage: SFT, seed: int, limit: float
+def _fit(
+    store: ObjectStore,
+    spec: WarmUpSpec,
+    stage: WarmUp,
+    decoder: "DecoderConfig",
+    params: "Params",
+    tokenizer: "Tokenizer",
+    limit: float,
 ) -> "tuple[Params, dict[str, float]] | None":
-    """Parameters after the stage's steps, and the last step's figures; None if a stop was asked for.
+    """Parameters after the stage's steps, and the last step's figures; None if a stop was asked for."""
+    from trainer.lessons import preferring, score_reference, supervised
+    from trainer.optimizer import make_optimizer
+    from trainer.preference_data import encode_pairs
+    from trainer.sft_data import encode_all, order
 
-    `limit`: seconds that the first step may take, as it is announced.
-    """
+    raw, suffix = _data(store, spec, stage), spec.data.rpartition(".")[2]
+    optimizer = make_optimizer(stage.optimizer, stage.steps)
+    if isinstance(stage, SFT):
+        with busy("encoding the demonstrations", limit):
+            examples = encode_all(read_demonstrations(raw, suffix, stage.data), tokenizer, stage.max_length)
+        plan = order(len(examples), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
+        lesson = supervised(decoder, optimizer, examples, stage)
+    else:
+        with busy("encoding the pairs", limit):
+            pairs = encode_pairs(read_preferences(raw, suffix, stage.data), tokenizer, stage.max_length)
+        plan = order(len(pairs), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
+        start = params if spec.initial is not None else None
+        reference = score_reference(decoder, start, pairs, stage, plan, limit)
+        if reference is None:
+            return None
+        lesson = preferring(decoder, optimizer, pairs, stage, reference)
+    return _run(lesson, params, optimizer, plan, stage, limit)
+
+
+def _run(
+    lesson: "Lesson",
+    params: "Params",
+    optimizer: "optax.GradientTransformation",
+    plan: "np.ndarray",
+    stage: WarmUp,
+    limit: float,
+) -> "tuple[Params, dict[str, float]] | None":
+    """Take a step for each row of the plan; parameters and the last step's figures. None if a stop was asked for."""
     import jax
     import jax.numpy as jnp
 
-    from trainer.optimizer import make_optimizer
-    from trainer.sft_data import collate, order
-    from trainer.step import init_state, make_sft_step
+    from trainer.step import init_state
 
-    optimizer = make_optimizer(stage.optimizer, stage.steps)
-    step = make_sft_step(decoder, optimizer)
     state = init_state(jax.tree.map(jnp.array, params), optimizer)
     figures: dict[str, float] = {}
     progress, stepping = _Progress(stage), Repeated("a step", limit)
-    plan = order(len(examples), stage.batch_size, stage.steps, seed, stage.shuffle)
     for number, chosen in enumerate(plan, 1):
         if turn():
             return None
-        batch = collate([examples[i] for i in chosen], stage.max_length)
+        batch = lesson.batch(chosen)
         with stepping.once():
-            state, found = step(state, batch)
-            figures = {"loss": float(found["loss"]), "grad_norm": float(found["grad_norm"])}
+            state, found = lesson.step(state, batch)
+            figures = {name: float(value) for name, value in found.items()}
         if not all(map(math.isfinite, figures.values())):
             raise RunStopped(
                 f"warm-up `{stage.name}` is not finite at step {number} ({figures}): lower its learning_rate"
@@ -130,15 +162,15 @@ def fit(
     return state.params, figures
 
 
-def _demonstrations(store: ObjectStore, spec: SFTSpec, stage: SFT) -> list[Demonstration]:
+def _data(store: ObjectStore, spec: WarmUpSpec, stage: WarmUp) -> bytes:
     """The stage's data file, which must be the one that its key was made from."""
     raw = store.get(spec.data).data
     if sha256(raw) != spec.data_sha256:
         raise RunStopped(f"{spec.data} in the store is not the file that warm-up `{stage.name}` was planned with")
-    return read_demonstrations(raw, spec.data.rpartition(".")[2], stage.data)
+    return raw
 
 
-def _start(store: ObjectStore, spec: SFTSpec, config: Run) -> "tuple[DecoderConfig, Params, Tokenizer]":
+def _start(store: ObjectStore, spec: WarmUpSpec, config: Run) -> "tuple[DecoderConfig, Params, Tokenizer]":
     """Decoder shape, parameters and tokenizer to start from: given weights, or from scratch by the seed."""
     from models.config import DecoderConfig
     from models.pure import init_params
@@ -158,7 +190,7 @@ def _start(store: ObjectStore, spec: SFTSpec, config: Run) -> "tuple[DecoderConf
 class _Progress:
     """Tells the supervisor about a step, at most twice a second."""
 
-    def __init__(self, stage: SFT) -> None:
+    def __init__(self, stage: WarmUp) -> None:
         self._stage, self._last, self._started, self._tokens = stage, 0.0, time.monotonic(), 0
 
     def tell(self, step: int, figures: dict[str, float], tokens: int) -> None:
@@ -168,7 +200,7 @@ class _Progress:
             return
         self._last = now
         rate = self._tokens / (now - self._started)
-        emit("sft", name=self._stage.name, step=step, steps=self._stage.steps, tokens_per_second=rate, **figures)
+        emit("warm_up", name=self._stage.name, step=step, steps=self._stage.steps, tokens_per_second=rate, **figures)
 
 
 if __name__ == "__main__":

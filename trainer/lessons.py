@@ -1,0 +1,83 @@
+"""What each kind of warm-up trains: how its batches are made, and the step that takes them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optax
+
+from models.config import DecoderConfig
+from models.pure import Params
+from schemas.errors import RequestError
+from schemas.warm_ups import DPO, ORPO, SFT
+from storage.pulse import Repeated, turn
+from trainer.preference_data import Pair, collate_pairs
+from trainer.preference_step import make_preference_step, reference_logprobs
+from trainer.sft_data import Example, collate
+from trainer.step import Step, make_sft_step
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A stage's training, ready to be run. A batch has a field `valid`."""
+
+    step: Step
+    batch: Callable[[np.ndarray], Any]
+    """Positions of examples or pairs → their batch."""
+
+
+def supervised(
+    decoder: DecoderConfig, optimizer: optax.GradientTransformation, examples: Sequence[Example], stage: SFT
+) -> Lesson:
+    """Imitation of demonstrations."""
+    step = make_sft_step(decoder, optimizer)
+    return Lesson(step, lambda chosen: collate([examples[i] for i in chosen], stage.max_length))
+
+
+def preferring(
+    decoder: DecoderConfig,
+    optimizer: optax.GradientTransformation,
+    pairs: Sequence[Pair],
+    stage: DPO | ORPO,
+    reference: np.ndarray,
+) -> Lesson:
+    """DPO or ORPO on pairs. `reference`: [len(pairs), 2] what the reference policy gives them."""
+    step = make_preference_step(decoder, stage, optimizer)
+    return Lesson(step, lambda c: collate_pairs([pairs[i] for i in c], stage.max_length, reference[c]))
+
+
+def score_reference(
+    decoder: DecoderConfig,
+    reference: Params | None,
+    pairs: Sequence[Pair],
+    stage: DPO | ORPO,
+    plan: np.ndarray,
+    limit: float,
+) -> np.ndarray | None:
+    """[len(pairs), 2] summed log-probs under the reference policy of those pairs that are in the plan, else 0.
+
+    They are computed once, before the first step: the reference never changes, a pair needs two numbers of it, and its
+    weights need not stay in the device's memory while the policy is trained.
+
+    `reference`: the weights that the stage starts from, None where they are from scratch. `limit`: seconds that a batch
+    may take. None if a stop was asked for. RequestError for DPO without a reference.
+    """
+    values = np.zeros((len(pairs), 2), np.float32)
+    if isinstance(stage, ORPO):
+        return values
+    if reference is None:
+        raise RequestError(f"warm-up `{stage.name}`: reference policy missing: dpo can't start from scratch")
+    score, scoring = reference_logprobs(decoder, reference), Repeated("scoring the reference policy", limit)
+    for part in _parts(np.unique(plan), stage.batch_size):
+        if turn():
+            return None
+        with scoring.once():
+            values[part] = score(collate_pairs([pairs[i] for i in part], stage.max_length))
+    return values
+
+
+def _parts(items: np.ndarray, size: int) -> list[np.ndarray]:
+    """The items in parts of one size, since a shape compiles once; the last part is filled up with its last item."""
+    filled = np.pad(items, (0, -len(items) % size), mode="edge")
+    return list(filled.reshape(-1, size))
