@@ -1,10 +1,9 @@
-"""Work on a checkpoint beside its run: evaluations and the gate, without a flow. The run's lease is held meanwhile."""
+"""Work on a checkpoint beside its run, without a flow: evaluations, and the gate, which holds the run's lease."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NoReturn
 
-from flows.lines import Lines
 from schemas import config_text, keys
 from schemas.errors import RunStopped
 from schemas.evaluation import EvaluationReport
@@ -13,17 +12,17 @@ from tasks import evaluate as evaluations
 from tasks import gate
 from tasks import promote as promotion
 from tasks.checkpoints import Checkpoint
+from tasks.figures import Evaluation
 from tasks.gate import Case
 from tasks.promote import Ask
 from tasks.request import Request
 from tasks.session import Session, Sink, opened
-from tasks.survey import Evaluation, gate_key
+from tasks.survey import gate_key
 
 
-def evaluate(checkpoint: Checkpoint, wanted: list[Evaluation]) -> list[EvaluationReport]:
-    """Make the evaluations, several side by side. Raises the first cause if one fails."""
-    with opened(checkpoint.request, checkpoint.record, Lines(), aside=True) as here:
-        return _all(here, wanted)
+def evaluate(checkpoint: Checkpoint, wanted: list[Evaluation], sink: Sink) -> list[EvaluationReport]:
+    """Make the evaluations, several side by side, also of a run that trains. Raises the first cause if one fails."""
+    return _all(Session(checkpoint.request, checkpoint.record, sink), wanted)
 
 
 def promote(checkpoint: Checkpoint, ask: Ask, channel: str | None, sink: Sink) -> GateDecision:

@@ -26,15 +26,8 @@ def parser() -> argparse.ArgumentParser:
     work = _command(commands, "work", "let workers of this machine join a run that is driven elsewhere")
     work.add_argument("run", metavar="RUN")
     work.add_argument("--workers", type=int, default=1, metavar="N", help="worker processes (default: 1)")
-    work.add_argument(
-        "--folder",
-        default="",
-        metavar="PATH",
-        help="the user's modules here (default: HEADRACE_FOLDER, where the run has them)",
-    )
-    _command(commands, "eval", "success of a checkpoint on the held-out tasks").add_argument(
-        "checkpoint", metavar="RUN[@STEP]"
-    )
+    _folder(work)
+    _eval(commands)
     promote = _command(commands, "promote", "let the gate decide on a checkpoint")
     promote.add_argument("checkpoint", metavar="RUN[@STEP]")
     promote.add_argument("--channel", metavar="CHANNEL", help="default: the configuration's")
@@ -115,6 +108,26 @@ def _config(command: argparse.ArgumentParser) -> None:
 
 def _json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "eval", "success of a checkpoint on the held-out tasks and suites")
+    command.add_argument("checkpoint", nargs="?", metavar="RUN[@STEP]")
+    command.add_argument(
+        "--suite", dest="suites", action="append", default=[], metavar="NAME", help="only this suite (repeatable)"
+    )
+    command.add_argument("--due", action="store_true", help="whatever is due of the run (default: of every run)")
+    _folder(command)
+    _json(command)
+
+
+def _folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--folder",
+        default="",
+        metavar="PATH",
+        help="the user's modules here (default: HEADRACE_FOLDER, where the run has them)",
+    )
 
 
 def _registry(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

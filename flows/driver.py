@@ -47,7 +47,9 @@ def _reinforce(here: Session) -> None:
         workers = [stages.roll_out_elsewhere.submit(run, base)]
     else:
         workers = [stages.roll_out.submit(run, base, i) for i in range(here.request.config.rollout.workers)]
-    _wait([learner, *workers])
+    evaluation = here.request.config.evaluation
+    beside = evaluation.every > 0 and evaluation.infrastructure == "process"
+    _wait([learner, *workers, *([stages.evaluate_alongside.submit(run)] if beside else [])])
     _raise_cause(here)
 
 

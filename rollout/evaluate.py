@@ -6,6 +6,7 @@ The episodes are kept as shards; the report is written last, once. Failed episod
 
 import argparse
 import asyncio
+import os
 import time
 import uuid
 from collections import Counter
@@ -22,7 +23,7 @@ from rollout.rewards import succeeded
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
 from rollout.statistics import pass_at, wilson
-from schemas import config_text
+from schemas import config_text, keys
 from schemas.data import Task
 from schemas.errors import RunStopped
 from schemas.evaluation import Category, EvaluationReport, EvaluationSpec
@@ -35,11 +36,6 @@ from storage.open import open_store
 from storage.pulse import beat, busy
 
 PROGRESS_SECONDS = 1.0
-
-
-def report_key(output: str) -> str:
-    """Where an evaluation's report stands."""
-    return f"{output}/report.json"
 
 
 class Evaluation:
@@ -62,7 +58,7 @@ class Evaluation:
 
     async def run(self) -> EvaluationReport:
         """Play everything. RunStopped if a stop is asked for first."""
-        key, began = report_key(self._spec.output), time.monotonic()
+        key, began = keys.evaluation_report(self._spec.output), time.monotonic()
         made = read_document(self._store, EvaluationReport, key)
         if made is not None:
             return made
@@ -206,6 +202,7 @@ def task_scores(tasks: Sequence[Task], rows: Sequence[Trajectory]) -> dict[str, 
 
 def main(args: argparse.Namespace) -> None:
     """The process."""
+    os.nice(args.niceness)
     store = open_store(args.root)
     spec = EvaluationSpec.from_bytes(store.get(args.spec).data, args.spec)
     limit = config_text.check(spec.config, f"the evaluation of {spec.checkpoint}").supervision.work_seconds
@@ -221,6 +218,7 @@ def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(prog="rollout.evaluate")
     out.add_argument("--root", required=True)
     out.add_argument("--spec", required=True)
+    out.add_argument("--niceness", type=int, default=0, help="how far to stand back behind other processes")
     return out
 
 

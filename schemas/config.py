@@ -209,8 +209,16 @@ class Evaluation(Section):
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
     workers: Positive = 2
     """Evaluations run side by side."""
+    every: Count = 0
+    """Also evaluate every k-th checkpoint, those whose step is a multiple of k * `rl.checkpoint_every`, while RL goes
+    on. 0: only where RL starts and where it ends, once it has ended."""
+    infrastructure: Literal["process", "deployment"] = "process"
+    """Who evaluates while RL goes on. `process`: the run, in one process beside the learner. `deployment`: flow runs of
+    `deployment`, fired by an event that the run sends. What is still due when RL has ended is made by the run."""
+    deployment: Annotated[str, Field(pattern=r"^[^/]+/[^/]+$")] = "evaluate-run/headrace"
+    """The Prefect deployment of evaluators, as FLOW/NAME."""
     suites: tuple[Suite, ...] = ()
-    """Further task sets, played with the start and the end of RL; the gate may name them."""
+    """Further task sets, played with every checkpoint that is evaluated; the gate may name them."""
     pass_at: tuple[Positive, ...] = (1,)
     """Each k of the pass@k that are reported; at most `samples`. A suite with fewer samples leaves out the higher."""
     category: str = ""

@@ -55,6 +55,16 @@ def evaluation(run_name: str, key: str) -> str:
     return f"runs/{run_name}/evaluations/{key}"
 
 
+def evaluation_report(output: str) -> str:
+    """What says that the evaluation in the folder `output` is made; written last."""
+    return f"{output}/report.json"
+
+
+def evaluation_lease(output: str) -> str:
+    """Who plays it."""
+    return f"{output}/lease.json"
+
+
 def gate(run_name: str, key: str) -> str:
     """The folder of what the gate found for one candidate; the functions below take it as `gate_base`."""
     return f"runs/{run_name}/gates/{key}"

@@ -77,7 +77,10 @@ class RunManifest(Document):
 
 
 class Lease(Document):
-    """Who drives a run or holds a schedule. Expired when its generation did not change for `seconds`."""
+    """Who drives a run, holds a schedule or plays an evaluation.
+
+    Expired when its generation did not change for `seconds`.
+    """
 
     owner: str
     host: str

@@ -30,8 +30,11 @@ def split(text: str) -> tuple[str, int | None]:
     return check_run_name(run), int(step) if at else None
 
 
-def find(store: ObjectStore, text: str) -> Checkpoint:
-    """The named checkpoint (the newest where no step is given); RequestError if there is none or it has expired."""
+def find(store: ObjectStore, text: str, folder: str = "") -> Checkpoint:
+    """The named checkpoint (the newest where no step is given); RequestError if there is none or it has expired.
+
+    `folder`: where the user's modules lie on this machine (default: where the run has them).
+    """
     run, step = split(text)
     manifest = find_checkpoint(store, run, step)[1]
     check_weights(store, manifest.policy)
@@ -39,7 +42,7 @@ def find(store: ObjectStore, text: str) -> Checkpoint:
     if record is None:
         raise RequestError(f"there is no run `{run}` in {store.url}")
     try:
-        request = from_record(store, record)
+        request = from_record(store, record, folder)
     except ObjectMissing as error:
         raise RequestError(f"run `{run}` can't be evaluated: {error}") from error
     return Checkpoint(f"{run}@{manifest.step}", manifest.policy, manifest.initial, request, record)

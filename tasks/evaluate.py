@@ -1,29 +1,82 @@
-"""Evaluations: one process each, several side by side, each known as made by its report."""
+"""Evaluations: one process each, each known as made by its report, and each played by one process at a time.
+
+Whoever plays one holds its lease in the store: a run's own flow, an evaluator on another machine, or `headrace eval`.
+"""
+
+import threading
+from collections.abc import Callable
 
 from schemas import keys
 from schemas.errors import HeadraceError, RunStopped
 from schemas.evaluation import EvaluationReport, EvaluationSpec
+from storage.expired import check_weights
 from tasks import processes
 from tasks.ancestors import check_unseen
+from tasks.figures import Evaluation, read_report
+from tasks.lease import LeaseTaken, hold
 from tasks.session import Session
 from tasks.supervise import Restarts, keep_running
-from tasks.survey import Evaluation, read_report
+
+LOOK_SECONDS = 2.0
+"""How often the report of an evaluation that somebody else plays is looked for."""
 
 
 def evaluate(session: Session, wanted: Evaluation) -> EvaluationReport | None:
     """Make the evaluation unless its report is there; None when it was stopped or failed (the session knows why)."""
-    output = keys.evaluation(session.request.run, wanted.key)
+    try:
+        report = _made(session, wanted)
+    except HeadraceError as error:
+        session.fail(error)
+        return None
+    return report and _checked(session, wanted, report)
+
+
+def play(session: Session, wanted: Evaluation, *, niceness: int = 0) -> EvaluationReport | None:
+    """Make the evaluation unless its report is there; None when a stop came first.
+
+    LeaseTaken where somebody else plays it, RequestError or RunStopped with the cause where it can't be made.
+    `niceness`: how far its process stands back behind others.
+    """
+    report = _alone(session, wanted, niceness)
+    return report and _checked(session, wanted, report)
+
+
+def _made(session: Session, wanted: Evaluation) -> EvaluationReport | None:
+    """Wait for whoever plays it: its lease is renewed, so it ends, or the lease becomes free."""
+    told = False
+    while True:
+        try:
+            report = _alone(session, wanted)
+            if report is not None:
+                return report
+        except LeaseTaken as error:
+            if not told:
+                session.tell(source(wanted), {"event": "log", "message": str(error)})
+            told = True
+        if session.stop.wait(LOOK_SECONDS):
+            return None
+
+
+def _alone(session: Session, wanted: Evaluation, niceness: int = 0) -> EvaluationReport | None:
+    """The report; where there is none, make it under the evaluation's lease. None when a stop came or it was lost."""
+    output, lost = keys.evaluation(session.request.run, wanted.key), threading.Event()
     report = read_report(session.store, output)
-    if report is None:
-        session.tell(source(wanted), {"event": "stage", "name": "evaluation", "key": wanted.key})
-        report = _make(session, wanted, output)
     if report is not None:
-        check_report(report, wanted, session.request.data[wanted.setting].sha256, output)
+        return report
+    key, what = keys.evaluation_lease(output), f"the evaluation of {source(wanted)}"
+    with hold(session.store, key, what, "played", run=session.request.run, on_lost=lost.set):
+        report = read_report(session.store, output)
+        return report or _make(session, wanted, lambda: session.stop.is_set() or lost.is_set(), niceness)
+
+
+def _checked(session: Session, wanted: Evaluation, report: EvaluationReport) -> EvaluationReport:
+    output = keys.evaluation(session.request.run, wanted.key)
+    check_report(report, wanted, session.request.data[wanted.setting].sha256, output)
     return report
 
 
 def source(wanted: Evaluation) -> str:
-    """How events of this evaluation are called."""
+    """How this evaluation is called."""
     return f"{wanted.name} on {wanted.setting} at T={wanted.temperature:g}"
 
 
@@ -52,24 +105,26 @@ def check_seen(session: Session, wanted: Evaluation) -> None:
     check_unseen(session.store, wanted.checkpoint, wanted.weights, [tasks], "which is to be measured")
 
 
-def _make(session: Session, wanted: Evaluation, output: str) -> EvaluationReport | None:
-    key, name = keys.spec(output), source(wanted)
+def _make(session: Session, wanted: Evaluation, stop: Callable[[], bool], niceness: int) -> EvaluationReport | None:
+    output, name = keys.evaluation(session.request.run, wanted.key), source(wanted)
+    check_weights(session.store, wanted.weights)
+    session.tell(name, {"event": "stage", "name": "evaluation", "key": wanted.key})
+    check_seen(session, wanted)
+    session.store.put(keys.spec(output), _spec(session, wanted, output).to_bytes())
     try:
-        check_seen(session, wanted)
-        session.store.put(key, _spec(session, wanted, output).to_bytes())
         outcome = keep_running(
-            processes.evaluate(session.store.url, name, key),
+            processes.evaluate(session.store.url, name, keys.spec(output), niceness),
             lambda event: session.tell(name, event),
-            stop=session.stop.is_set,
+            stop=stop,
             silence=session.request.config.supervision.silence_seconds,
             restarts=Restarts(limit=2),
         )
-    except HeadraceError as error:
-        session.fail(error)
-        return None
+    except HeadraceError:
+        check_weights(session.store, wanted.weights)  # `headrace gc` may have come in between: that is the cause then
+        raise
     report = read_report(session.store, output)
     if report is None and not outcome.stopped:
-        session.fail(RunStopped(f"the evaluation of {name} ended without a report: run again"))
+        raise RunStopped(f"the evaluation of {name} ended without a report: run again")
     return report
 
 

@@ -14,10 +14,11 @@ from schemas.promotion import Check, GateDecision
 from storage.audit_runs import find_checkpoint
 from tasks import gate_checks, registry
 from tasks.evaluate import evaluate
+from tasks.figures import Evaluation, evaluation
 from tasks.gate_checks import Match
 from tasks.initial import read_champion
 from tasks.session import Session
-from tasks.survey import Evaluation, evaluation, gate_key
+from tasks.survey import gate_key
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,13 @@ def examine(case: Case) -> GateDecision | None:
         confidence=request.config.promotion.confidence,
         reason=reason(checks),
         checks=checks,
-        reports=tuple(f"{keys.evaluation(request.run, e.key)}/report.json" for m in found for e in m.evaluations),
+        reports=tuple(_report_key(request.run, e) for m in found for e in m.evaluations),
         time=time.time(),
     )
+
+
+def _report_key(run: str, played: Evaluation) -> str:
+    return keys.evaluation_report(keys.evaluation(run, played.key))
 
 
 def reason(checks: tuple[Check, ...]) -> str:

@@ -10,7 +10,7 @@ from schemas.manifest import CheckpointManifest
 from schemas.promotion import Check
 from storage import audit
 from storage.objects import ObjectStore
-from tasks.survey import Evaluation
+from tasks.figures import Evaluation
 
 
 @dataclass(frozen=True)

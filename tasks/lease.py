@@ -1,4 +1,4 @@
-"""Leases: one driver per run, one firing per schedule, by compare-and-swap on a small document.
+"""Leases: one driver per run, one firing per schedule, one player per evaluation, by compare-and-swap on a document.
 
 A lease has expired when its generation did not change for its time on the observer's own monotonic clock. A released
 one, or one of a process of this host and container that is dead, is free at once. Whoever loses a lease must stop.
@@ -70,6 +70,7 @@ def acquire(
     store: ObjectStore,
     key: str,
     what: str,
+    doing: str = "driven",
     *,
     run: str = "",
     seconds: float = SECONDS,
@@ -77,7 +78,10 @@ def acquire(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HeldLease:
-    """Take the lease, waiting at most its time for a silent holder. LeaseTaken once the holder is seen to renew it."""
+    """Take the lease, waiting at most its time for a silent holder. LeaseTaken once the holder is seen to renew it.
+
+    `what` is being `doing`, in the sentence that says so.
+    """
     lease = Lease(
         owner=secrets.token_hex(6), host=socket.gethostname(), pid=os.getpid(), processes=visible_processes(),
         seconds=seconds, beat=0, run=run,
@@ -96,17 +100,23 @@ def acquire(
                 continue
         if generation != first_seen[0]:
             raise LeaseTaken(
-                f"{what} is being driven by process {standing.pid} on {standing.host}: wait for it, or stop it first"
+                f"{what} is being {doing} by process {standing.pid} on {standing.host}: wait for it, or stop it first"
             )
         sleep(0.1)
 
 
 @contextmanager
 def hold(
-    store: ObjectStore, key: str, what: str, *, run: str = "", on_lost: Callable[[], None] = lambda: None
+    store: ObjectStore,
+    key: str,
+    what: str,
+    doing: str = "driven",
+    *,
+    run: str = "",
+    on_lost: Callable[[], None] = lambda: None,
 ) -> Generator[HeldLease]:
     """Hold a lease for the time of a block."""
-    held = acquire(store, key, what, run=run, on_lost=on_lost)
+    held = acquire(store, key, what, doing, run=run, on_lost=on_lost)
     try:
         yield held
     finally:

@@ -12,7 +12,7 @@ from schemas.errors import HeadraceError, RunStopped
 from schemas.manifest import RLSpec
 from storage.control import read_window
 from storage.objects import find
-from tasks import processes
+from tasks import announce, processes
 from tasks.children import Command, Event
 from tasks.fleet import Fleet
 from tasks.last_step import LastStep
@@ -117,7 +117,12 @@ def _window_opens(session: Session, base: str) -> bool:
 def learn(session: Session, base: str) -> str:
     """Keep the learner running until the stage ends; returns how it ended."""
     figures = LastStep(session.store, base)
-    ended = _keep(session, processes.learner(session.store.url, base), Restarts(limit=3), figures.note)
+
+    def note(event: Event) -> None:
+        figures.note(event)
+        announce.note(session, event)
+
+    ended = _keep(session, processes.learner(session.store.url, base), Restarts(limit=3), note)
     figures.flush()
     session.learned.set()
     manifest = read_rl(session.store, base)

@@ -92,12 +92,20 @@ def home(folder: str) -> Path:
     return Path(folder or os.environ.get("HEADRACE_FOLDER", "")).absolute()
 
 
-def from_record(store: ObjectStore, record: RunManifest) -> Request:
-    """The request of a run that exists, from what the store keeps of it."""
+def from_record(store: ObjectStore, record: RunManifest, folder: str = "", environment: str | None = None) -> Request:
+    """The request of a run that exists, from what the store keeps of it.
+
+    `folder`: where the user's modules lie here (default: where the run has them). `environment`: their digest, where
+    it is known; otherwise it is computed from the files.
+    """
     config = config_text.check(record.config, keys.run_manifest(record.run))
     data = {setting: read_kept(store, key) for setting, key in record.data.items()}
-    folder, sets = Path(record.folder), {setting: of_file(store, setting, file) for setting, file in data.items()}
-    return Request(config, record.run, folder, store, data, environment_sha256(config, folder), sets)
+    where, sets = (
+        Path(folder or record.folder),
+        {setting: of_file(store, setting, file) for setting, file in data.items()},
+    )
+    digest = environment_sha256(config, where) if environment is None else environment
+    return Request(config, record.run, where, store, data, digest, sets)
 
 
 def build(config: Run, folder: Path, store: ObjectStore, run: str | None) -> Request:

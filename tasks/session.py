@@ -33,6 +33,8 @@ class Session:
     stop: threading.Event = field(default_factory=threading.Event)
     learned: threading.Event = field(default_factory=threading.Event)
     """The learner has ended, one way or another."""
+    committed: threading.Event = field(default_factory=threading.Event)
+    """A checkpoint that is to be evaluated was committed since somebody looked."""
     cause: HeadraceError | None = None
     evaluating: threading.Semaphore = field(init=False)
     """As many evaluations as may run side by side."""

@@ -6,7 +6,7 @@ Their bodies refer only to modules, and their parameters are plain text: a serve
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks import evaluate, pause, promote, reinforce, session, wanted, warm_up
+from tasks import alongside, evaluate, pause, promote, reinforce, session, wanted, warm_up
 
 
 @task(name="warm-up", task_run_name="warm-up {name}", persist_result=False, cache_policy=NO_CACHE)
@@ -31,6 +31,12 @@ def roll_out_elsewhere(run: str, base: str) -> str:
 def learn(run: str, base: str) -> str:
     """Supervise the learner."""
     return reinforce.learn(session.current(run), base)
+
+
+@task(name="evaluate alongside", persist_result=False, cache_policy=NO_CACHE)
+def evaluate_alongside(run: str) -> int:
+    """Evaluate the run's checkpoints beside training; returns how many evaluations were made."""
+    return alongside.evaluate_alongside(session.current(run))
 
 
 @task(name="evaluate", task_run_name="evaluate {name}", persist_result=False, cache_policy=NO_CACHE)

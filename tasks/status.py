@@ -15,10 +15,11 @@ from storage.control import read_window, read_worker
 from storage.ledger import read_entry
 from storage.objects import ObjectStore
 from tasks import last_step, questions
+from tasks.figures import read_report
 from tasks.initial import read_champion
 from tasks.lease import is_held
 from tasks.record import read_run
-from tasks.survey import read_report, read_rl
+from tasks.survey import read_rl
 
 
 def runs(store: ObjectStore) -> list[dict[str, Any]]:

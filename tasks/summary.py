@@ -1,6 +1,7 @@
 """What a finished run says at the end: success before and after with intervals, and what the gate found."""
 
-from tasks.survey import Evaluation, Survey
+from tasks.figures import Evaluation
+from tasks.survey import Survey
 
 
 def summary(run: str, found: Survey) -> list[str]:
@@ -8,7 +9,8 @@ def summary(run: str, found: Survey) -> list[str]:
     decision = found.decision
     promoted = decision is not None and decision.promoted
     labels = {"warm-up": "warm-up", "candidate": "promoted" if promoted else "candidate"}
-    lines = [f"run {run}: {found.rl.ref}", *(_line(labels[e.name], e) for e in found.evaluations)]
+    lines = [f"run {run}: {found.rl.ref}", *(_line(labels.get(e.name, e.name), e) for e in found.evaluations)]
+    lines += [f"  {sentence}" for sentence in found.expired]
     return [*lines, f"  {'promoted' if promoted else 'not promoted'}: {decision.reason}"] if decision else lines
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas import keys, seeds
-from schemas.evaluation import EvaluationReport
 from schemas.manifest import RLManifest, RunManifest, StageManifest, WeightsRef
 from schemas.promotion import Channel, GateDecision
 from storage.documents import read_document
 from storage.objects import ObjectStore
 from tasks import decisions, plan, registry
+from tasks.figures import Evaluation
+from tasks.planned import planned
 from tasks.request import Request
 
 State = Literal["waiting", "ready", "finished"]
@@ -33,27 +34,15 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """Playing one task set with one set of weights. `setting` names the task set (`evaluation.tasks`, …)."""
-
-    name: str
-    setting: str
-    checkpoint: str
-    weights: WeightsRef
-    temperature: float
-    samples: int
-    seed: int
-    key: str
-    report: EvaluationReport | None = None
-
-
-@dataclass(frozen=True)
 class Survey:
-    """The whole run. `evaluations` and `gate` come once there is a candidate."""
+    """The whole run. The gate comes once there is a candidate."""
 
     warm_ups: tuple[Stage, ...]
     rl: Stage
     evaluations: tuple[Evaluation, ...]
+    """What is reported, made or not, of the weights that are there by now."""
+    expired: tuple[str, ...]
+    """What can't be reported any more, in sentences."""
     gate_key: str
     decision: GateDecision | None
     settled: bool
@@ -72,12 +61,14 @@ def survey(request: Request, record: RunManifest) -> Survey:
     """Read the manifests of every stage that can be named."""
     warm_ups = tuple(_warm_ups(request, record))
     rl = _rl(request, warm_ups[-1] if warm_ups else None, record)
-    if rl.weights is None or rl.parent is None:
-        return Survey(warm_ups, rl, (), "", None, False)
+    found = planned(request, rl.key, rl.parent, (rl.ref, rl.weights) if rl.weights else None)
+    if rl.weights is None:
+        return Survey(warm_ups, rl, found.evaluations, found.expired, "", None, False)
     key = gate_key(request, rl.weights)
     made = decisions.newest(request.store, keys.gate(request.run, key))
     settled = made is not None and decisions.is_settled(_channel(request), *made)
-    return Survey(warm_ups, rl, tuple(reported(request, rl)), key, made[1] if made else None, settled)
+    decision = made[1] if made else None
+    return Survey(warm_ups, rl, found.evaluations, found.expired, key, decision, settled)
 
 
 def gate_key(request: Request, candidate: WeightsRef) -> str:
@@ -90,58 +81,6 @@ def gate_key(request: Request, candidate: WeightsRef) -> str:
         suites={suite.name: request.data[suite.setting].sha256 for suite in kept},
         seed=seeds.derive("gate", request.seed),
     )
-
-
-def reported(request: Request, rl: Stage) -> list[Evaluation]:
-    """The evaluations whose figures are reported: where RL started and where it ended."""
-    pairs = [("warm-up", _origin(rl.parent), rl.parent), ("candidate", rl.ref, rl.weights)]
-    return [e for name, ref, weights in pairs if weights is not None for e in figures(request, name, ref, weights)]
-
-
-def figures(request: Request, name: str, ref: str, weights: WeightsRef) -> list[Evaluation]:
-    """The figures that are reported of some weights: the held-out tasks at every temperature, and every suite."""
-    return held_out(request, name, ref, weights) + [
-        on_suite(request, suite.name, name, ref, weights) for suite in request.config.evaluation.suites
-    ]
-
-
-def held_out(request: Request, name: str, ref: str, weights: WeightsRef) -> list[Evaluation]:
-    """The evaluations on `evaluation.tasks`, one for every temperature."""
-    settings = request.config.evaluation
-    return [
-        evaluation(request, name, "evaluation.tasks", ref, weights, temperature, settings.samples)
-        for temperature in settings.temperatures
-    ]
-
-
-def on_suite(request: Request, suite: str, name: str, ref: str, weights: WeightsRef) -> Evaluation:
-    """The evaluation on one of `evaluation.suites`."""
-    found = next(s for s in request.config.evaluation.suites if s.name == suite)
-    return evaluation(request, name, found.setting, ref, weights, found.temperature, found.samples)
-
-
-def evaluation(
-    request: Request, name: str, setting: str, ref: str, weights: WeightsRef, temperature: float, samples: int
-) -> Evaluation:
-    """One evaluation with its key and, if it has been made, its report."""
-    seed = seeds.derive(setting, request.seed)
-    key = plan.evaluation_key(
-        request.config,
-        weights=weights.sha256,
-        tasks=request.data[setting].sha256,
-        environment=request.environment_sha256,
-        temperature=temperature,
-        samples=samples,
-        seed=seed,
-    )
-    report = read_report(request.store, keys.evaluation(request.run, key))
-    return Evaluation(name, setting, ref, weights, temperature, samples, seed, key, report)
-
-
-def read_report(store: ObjectStore, output: str) -> EvaluationReport | None:
-    """The report of an evaluation's folder, if it is finished."""
-    key = f"{output}/report.json"
-    return read_document(store, EvaluationReport, key)
 
 
 def _warm_ups(request: Request, record: RunManifest) -> list[Stage]:
@@ -195,7 +134,3 @@ def read_rl(store: ObjectStore, base: str) -> RLManifest | None:
 
 def _channel(request: Request) -> Channel:
     return registry.read(request.store, request.config.registry_name, request.config.promotion.channel)[0]
-
-
-def _origin(weights: WeightsRef | None) -> str:
-    return (weights.origin or weights.prefix) if weights else ""

@@ -1,9 +1,9 @@
 """Which evaluations a run still wants once it has a candidate: the reported ones and the gate's."""
 
 from tasks import gate, promote
+from tasks.figures import Evaluation
 from tasks.gate import Case
 from tasks.session import Session
-from tasks.survey import Evaluation
 
 
 def candidate(session: Session) -> Case | None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from support.rollouts import TASKS, config, load, put_tasks, sealed
 
-from rollout.evaluate import Evaluation, report_key
+from rollout.evaluate import Evaluation
 from rollout.statistics import wilson
+from schemas import keys
 from schemas.errors import RunStopped
 from schemas.evaluation import EvaluationReport, EvaluationSpec
 from schemas.manifest import WeightsRef
@@ -82,7 +83,7 @@ async def test_every_task_is_played_and_the_report_names_the_digests(tmp_path: P
         (g, s, t.id) for g, t in enumerate(TASKS) for s in range(3)
     ]
     assert all(k.startswith(report.trajectories) for k in store.list(f"{OUTPUT}/trajectories/"))
-    assert EvaluationReport.from_bytes(store.get(report_key(OUTPUT)).data, "it") == report
+    assert EvaluationReport.from_bytes(store.get(keys.evaluation_report(OUTPUT)).data, "it") == report
     assert made.events[-1] == {"event": "evaluation", "name": "candidate", "done": 15, "n": 15, "success": 0.2}
 
 
@@ -112,4 +113,4 @@ async def test_a_stop_leaves_no_report(tmp_path: Path) -> None:
     store, made = evaluation(tmp_path, "half", stop=lambda: True)
     with pytest.raises(RunStopped, match="was stopped"):
         await made.run()
-    assert store.head(report_key(OUTPUT)) is None
+    assert store.head(keys.evaluation_report(OUTPUT)) is None

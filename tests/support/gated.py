@@ -13,10 +13,10 @@ from storage.open import open_store
 from storage.rows import read_tasks
 from support.projects import FAKES
 from tasks import gate, record, reinforce, scratch, wanted
+from tasks.figures import Evaluation
 from tasks.gate import Case
 from tasks.request import load
 from tasks.session import Session, opened
-from tasks.survey import Evaluation
 
 STEP = 3
 

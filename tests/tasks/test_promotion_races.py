@@ -15,10 +15,10 @@ from storage import audit
 from storage.memory import MemoryStore
 from storage.objects import ObjectStore
 from tasks import decisions, promote, registry
+from tasks.figures import evaluation
 from tasks.gate import Case
 from tasks.promote import Answer
 from tasks.session import Session
-from tasks.survey import evaluation
 
 Loader = Callable[[], tuple[MemoryStore, dict[str, Case]]]
 
@@ -65,7 +65,7 @@ def world(project: Path, root: str) -> tuple[dict[str, Any], dict[str, Case]]:
         sides = [(c.ref, c.weights, 1.0) for c in cases.values()] + [("start", case.start, 0.5)]
         for ref, weights, success in sides:
             played = evaluation(case.session.request, "x", "promotion.tasks", ref, weights, 1.0, 1)
-            key = f"{keys.evaluation(case.session.request.run, played.key)}/report.json"
+            key = keys.evaluation_report(keys.evaluation(case.session.request.run, played.key))
             store.put(key, report(case.session, played, success).to_bytes())
     return {key: store.get(key) for key in store.list("")}, cases
 

@@ -12,7 +12,7 @@ from schemas.evaluation import EvaluationReport
 from schemas.manifest import RunManifest, WarmUpSpec, Window
 from schemas.promotion import Channel, Promotion
 from storage.objects import ObjectStore
-from tasks import record, reinforce, scratch, survey, warm_up
+from tasks import figures, record, reinforce, scratch, survey, warm_up
 from tasks.children import Event
 from tasks.evaluate import check_report
 from tasks.request import from_record, load
@@ -92,14 +92,14 @@ def test_a_report_of_other_weights_is_refused(project: Path, root: str) -> None:
             check_report(report.model_copy(update=change), wanted, report.tasks_sha256, "runs/small/evaluations/e")
 
 
-def evaluation(session: Session, ref: str, sha256: str) -> survey.Evaluation:
+def evaluation(session: Session, ref: str, sha256: str) -> figures.Evaluation:
     from schemas.manifest import WeightsRef
 
     weights = WeightsRef(prefix=ref, sha256=sha256, origin=ref)
-    return survey.evaluation(session.request, "candidate", "promotion.tasks", ref, weights, 1.0, 1)
+    return figures.evaluation(session.request, "candidate", "promotion.tasks", ref, weights, 1.0, 1)
 
 
-def graded(wanted: survey.Evaluation, scores: dict[str, float]) -> EvaluationReport:
+def graded(wanted: figures.Evaluation, scores: dict[str, float]) -> EvaluationReport:
     success = sum(scores.values()) / len(scores)
     return EvaluationReport(
         name=wanted.name, checkpoint=wanted.checkpoint, weights_sha256=wanted.weights.sha256, tasks="t",

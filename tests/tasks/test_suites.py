@@ -7,7 +7,7 @@ import pytest
 
 from schemas.errors import RequestError
 from schemas.manifest import WeightsRef
-from tasks import record, survey
+from tasks import figures, record
 from tasks.request import from_record, keep_data, load
 
 SUITE = 'evaluation.suites=[{name="hard", tasks="hard.jsonl", temperature=0.5, samples=3}]'
@@ -38,7 +38,7 @@ def test_weights_are_measured_on_the_held_out_tasks_and_on_every_suite(project: 
     write(project, "hard.jsonl", ["h1", "h2"])
     request = load(str(project / "small.toml"), [SUITE, "evaluation.temperatures=[1.0, 0.0]"], root=root)
     weights = WeightsRef(prefix="p", sha256="aa")
-    wanted = survey.figures(request, "candidate", "small@3", weights)
+    wanted = figures.figures(request, "candidate", "small@3", weights)
     assert [(e.setting, e.temperature, e.samples) for e in wanted] == [
         ("evaluation.tasks", 1.0, 1), ("evaluation.tasks", 0.0, 1), ("evaluation.suites.hard", 0.5, 3),
     ]  # fmt: skip

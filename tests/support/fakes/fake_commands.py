@@ -14,7 +14,7 @@ COMMANDS: dict[str, Callable[..., Command]] = {
     "warm_up": lambda root, stage, spec: _fake(stage, "warm_up", root, "--spec", spec),
     "worker": lambda root, base, index, folder="": _fake(f"worker-{index}", "worker", root, "--base", base),
     "learner": lambda root, base: _fake("learner", "learner", root, "--base", base),
-    "evaluate": lambda root, name, spec: _fake(name, "evaluate", root, "--spec", spec),
+    "evaluate": lambda root, name, spec, niceness=0: _fake(name, "evaluate", root, "--spec", spec),
 }
 
 

@@ -107,6 +107,8 @@ def learner(args: argparse.Namespace) -> int | None:
         store.put(marker, b"{}")
         os.kill(os.getpid(), signal.SIGKILL)
     for step in range(1, steps + 1):
+        if step % spec.config["rl"]["checkpoint_every"] == 0 and step < steps:
+            leave_checkpoint(store, args.base, step)
         emit(
             "step", step=step, steps=steps, version=step, reward=0.5, success=0.5, staleness_mean=1.0, staleness_max=2,
             trainer_idle_ratio=0.25, tokens_per_second=100.0,
@@ -159,6 +161,15 @@ def evaluate(args: argparse.Namespace) -> None:
     spec = EvaluationSpec.from_bytes(store.get(args.spec).data, args.spec)
     tasks = read_tasks(store.get(spec.tasks).data, "jsonl", spec.tasks)
     good = 0.0 if os.environ.get("FAKE_CANDIDATE") == "bad" else 1.0
+    if spec.checkpoint == os.environ.get("FAKE_EVALUATION_FAILS"):
+        emit("error", kind="RunStopped", message=f"no episode of {spec.checkpoint} ends", exit_code=1)
+        sys.exit(1)
+    emit("evaluation", name=spec.name, done=0, n=len(tasks), success=0.0)
+    began = time.monotonic()
+    while time.monotonic() - began < float(os.environ.get("FAKE_EVALUATION_SECONDS", "0")):
+        time.sleep(0.05)
+        if stop_requested():
+            return
     scores = {t.id: good if "@" in spec.checkpoint else float(i % 2) for i, t in enumerate(tasks)}
     success = sum(scores.values()) / len(scores)
     emit("evaluation", name=spec.name, done=len(tasks), n=len(tasks), success=success)
