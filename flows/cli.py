@@ -51,7 +51,13 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--cron", default="", metavar="LINE", help="when to fire, such as '0 3 * * *' (default: only when asked to)"
         )
-        command.add_argument("--timezone", default="", metavar="ZONE", help="of the cron line (default: UTC)")
+        command.add_argument("--timezone", default="", metavar="ZONE", help="of the cron lines (default: UTC)")
+        command.add_argument(
+            "--evaluate",
+            default="",
+            metavar="LINE",
+            help="a cron line: when evaluators of evaluation.deployment look for whatever is due in the store",
+        )
         if name == "deploy":
             command.add_argument("--work-pool", default="headrace", metavar="NAME", help="default: headrace")
             command.add_argument(

@@ -42,7 +42,7 @@ def trigger(name: str) -> Any:
     return DeploymentEventTrigger(
         name=f"{name} for checkpoints",
         expect={announce.EVENT},
-        match=announce.resource("*", name) | {"prefect.resource.name": "*"},
+        match={"prefect.resource.id": announce.resource("*"), announce.LABEL: name},
         parameters={"root": "{{ event.payload.root }}", "run": "{{ event.payload.run }}"},
     )
 

@@ -52,7 +52,7 @@ def _fire(config: Run, folder: Path, root: str, run: str, schedule: str) -> Any:
                 takeover.finish_dead(store, schedule, name, lease)
             request = build(_config(store, config, name), folder, store, name)
             check_start(request)
-            worker_pool.check(request.config.rollout)
+            worker_pool.check(request.config)
             manifest = record.prepare(request, schedule=schedule)
             stack.enter_context(takeover.kept_open(store, name))
             stack.enter_context(session.opened(request, manifest, lines.Lines()))

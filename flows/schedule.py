@@ -24,30 +24,33 @@ class When:
 
     cron: str = ""
     timezone: str = ""
+    evaluate: str = ""
+    """When evaluators look for whatever is due of the root's runs. Empty: only when a run's event fires them."""
 
 
 def serve(config: str, overrides: Sequence[str], root: str | None, when: When) -> None:
-    """Serve the deployment from this process until it is stopped."""
-    request = _checked(config, overrides, root)
+    """Serve the deployment, and that of its evaluators if it wants one, from this process until it is stopped."""
+    request = _checked(config, overrides, root, when)
     prefect_environment.prepare(quiet=False)
-    deployment = _deployment(request, when)
+    deployments = [_deployment(request, when), *_evaluators(request, when)]
     _need_server("serve")
     keep_data(request)
     import prefect
 
-    prefect.serve(deployment, limit=2)
+    prefect.serve(*deployments, limit=2 * len(deployments))
 
 
 def deploy(
     config: str, overrides: Sequence[str], root: str | None, when: When, work_pool: str, variables: Sequence[str] = ()
 ) -> str:
-    """Create the deployment on a work pool, and that of its rollout workers if it wants one; returns its full name.
+    """Create the deployment on a work pool, and those of its workers and evaluators if it wants them; returns its name.
 
-    `variables` are job variables of the pool, as `KEY=VALUE`; both deployments get them.
+    `variables` are job variables of the pool, as `KEY=VALUE`; all the deployments get them.
     """
-    request = _checked(config, overrides, root)
+    request = _checked(config, overrides, root, when)
     prefect_environment.prepare(quiet=False)
     deployments = [_deployment(request, when, work_pool), *_workers(request, work_pool)]
+    deployments += _evaluators(request, when, work_pool)
     given = work_pools.job_variables(variables)
     _need_server("deploy")
     found = work_pools.fitted(work_pool, given)
@@ -68,7 +71,9 @@ def parameters(request: Request) -> dict[str, Any]:
     }
 
 
-def _checked(config: str, overrides: Sequence[str], root: str | None) -> Request:
+def _checked(config: str, overrides: Sequence[str], root: str | None, when: When) -> Request:
+    if when.timezone and not (when.cron or when.evaluate):
+        raise RequestError("--timezone says in which zone --cron is read: give --cron too, or leave both out")
     request = load(config, overrides, root=root)
     check_start(request)
     check_environment(request)
@@ -107,13 +112,28 @@ def _workers(request: Request, work_pool: str) -> list[Any]:
     return [rollout_worker.deployment(work_pool, rollout.deployment)] if wanted else []
 
 
-def _schedules(when: When) -> list[Any]:
+def _evaluators(request: Request, when: When, work_pool: str | None = None) -> list[Any]:
+    """The deployment that the run's events fire, if it wants one. It also looks for what is due when `--evaluate`
+    says."""
+    from flows import evaluating
+
+    settings = request.config.evaluation
+    schedules = _schedules(When(when.evaluate, when.timezone), "--evaluate")
+    if when.evaluate and settings.infrastructure != "deployment":
+        raise RequestError(
+            "--evaluate says when evaluators of a deployment look for what is due: set evaluation.infrastructure = "
+            "deployment, or leave it out"
+        )
+    if settings.infrastructure != "deployment":
+        return []
+    return [evaluating.deployment(work_pool, request.store.url, settings.deployment, schedules)]
+
+
+def _schedules(when: When, option: str = "--cron") -> list[Any]:
     """Prefect's schedules; RequestError where the cron line or the time zone is none."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import CronSchedule
 
-    if when.timezone and not when.cron:
-        raise RequestError("--timezone says in which zone --cron is read: give --cron too, or leave both out")
     _check_timezone(when.timezone)
     if not when.cron:
         return []
@@ -121,7 +141,7 @@ def _schedules(when: When) -> list[Any]:
         schedule = CronSchedule(cron=when.cron, timezone=when.timezone or "UTC")
     except ValueError as error:
         raise RequestError(
-            f"--cron `{when.cron}` is not a cron line (such as '0 3 * * *' for every night at three)"
+            f"{option} `{when.cron}` is not a cron line (such as '0 3 * * *' for every night at three)"
         ) from error
     return [DeploymentScheduleCreate(schedule=schedule)]
 

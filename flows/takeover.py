@@ -51,7 +51,7 @@ def _finish(store: ObjectStore, manifest: RunManifest) -> None:
         earlier = [i for i in taken.flow_runs if i != flow_runs.own_id()]
         flow_runs.mark_crashed(earlier, f"its process died; the flow run {flow_runs.own_id()} goes on with run {run}")
         request = from_record(store, taken)
-        worker_pool.check(request.config.rollout)
+        worker_pool.check(request.config)
         with kept_open(store, run), session.opened(request, record.prepare(request), lines.Lines()):
             driver.drive(run)
     except LeaseTaken as error:

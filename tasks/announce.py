@@ -9,6 +9,8 @@ from tasks.planned import stride
 from tasks.session import Session
 
 EVENT = "headrace.checkpoint.committed"
+LABEL = "headrace.deployment"
+"""Label of the event's resource that names the deployment of evaluators which it is for."""
 
 
 def note(session: Session, event: Event) -> None:
@@ -20,17 +22,15 @@ def note(session: Session, event: Event) -> None:
             emit(session.request.config, session.store.url, session.request.run, step)
 
 
-def resource(run: str, deployment: str) -> dict[str, str]:
-    """Prefect's labels of the run whose checkpoint it is."""
-    return {
-        "prefect.resource.id": f"headrace.run.{run}",
-        "prefect.resource.name": run,
-        "headrace.deployment": deployment,
-    }
+def resource(run: str) -> str:
+    """How Prefect calls the run whose checkpoint it is."""
+    return f"headrace.run.{run}"
 
 
 def emit(config: Run, root: str, run: str, step: int) -> None:
     """Send Prefect's event. It is queued and sent by a thread of Prefect's, which logs what it can't send."""
     from prefect.events import emit_event
 
-    emit_event(EVENT, resource(run, config.evaluation.deployment), payload={"run": run, "step": step, "root": root})
+    labels = {"prefect.resource.id": resource(run), "prefect.resource.name": run}
+    labels[LABEL] = config.evaluation.deployment
+    emit_event(EVENT, labels, payload={"run": run, "step": step, "root": root})

@@ -108,8 +108,8 @@ def check_seen(session: Session, wanted: Evaluation) -> None:
 def _make(session: Session, wanted: Evaluation, stop: Callable[[], bool], niceness: int) -> EvaluationReport | None:
     output, name = keys.evaluation(session.request.run, wanted.key), source(wanted)
     check_weights(session.store, wanted.weights)
-    session.tell(name, {"event": "stage", "name": "evaluation", "key": wanted.key})
     check_seen(session, wanted)
+    session.tell(name, {"event": "stage", "name": "evaluation", "key": wanted.key})
     session.store.put(keys.spec(output), _spec(session, wanted, output).to_bytes())
     try:
         outcome = keep_running(

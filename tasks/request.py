@@ -100,10 +100,8 @@ def from_record(store: ObjectStore, record: RunManifest, folder: str = "", envir
     """
     config = config_text.check(record.config, keys.run_manifest(record.run))
     data = {setting: read_kept(store, key) for setting, key in record.data.items()}
-    where, sets = (
-        Path(folder or record.folder),
-        {setting: of_file(store, setting, file) for setting, file in data.items()},
-    )
+    sets = {setting: of_file(store, setting, file) for setting, file in data.items()}
+    where = Path(folder or record.folder)
     digest = environment_sha256(config, where) if environment is None else environment
     return Request(config, record.run, where, store, data, digest, sets)
 

@@ -60,9 +60,15 @@ def status(store: ObjectStore, run: str) -> dict[str, Any]:
 
 
 def reports(store: ObjectStore, run: str) -> list[EvaluationReport]:
-    """The reports of a run's finished evaluations."""
+    """The reports of a run's finished evaluations: by task set and temperature, and by step within them."""
     found = (read_report(store, keys.evaluation(run, key)) for key in folders(store, f"{keys.run(run)}/evaluations/"))
-    return [r for r in found if r is not None]
+    return sorted((r for r in found if r is not None), key=lambda r: (r.setting, r.temperature, step(r), r.name))
+
+
+def step(report: EvaluationReport) -> int:
+    """The step of the checkpoint that it is of; -1 for weights that RL starts from and that are no checkpoint."""
+    number = report.checkpoint.rpartition("@")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 def _state(store: ObjectStore, manifest: RunManifest) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
-from schemas.config import Rollout
+from schemas.config import Run
 from schemas.errors import HeadraceError, RequestError
 
 if TYPE_CHECKING:
@@ -57,10 +57,12 @@ class WorkerPool(Protocol):
         """What a person should look at when nobody comes."""
 
 
-def check(rollout: Rollout) -> None:
-    """RequestError where a run asks for workers elsewhere and Prefect has no server or no deployment for them."""
-    if rollout.infrastructure == "deployment":
-        PrefectPool(rollout.deployment).check()
+def check(config: Run) -> None:
+    """RequestError where a run wants workers or evaluators elsewhere and Prefect has no server or no deployment."""
+    if config.rollout.infrastructure == "deployment":
+        PrefectPool(config.rollout.deployment).check("rollout")
+    if config.evaluation.every and config.evaluation.infrastructure == "deployment":
+        PrefectPool(config.evaluation.deployment).check("evaluation")
 
 
 class PrefectPool:
@@ -72,21 +74,21 @@ class PrefectPool:
     def __init__(self, name: str, stage: str = "") -> None:
         self._name, self._stage = name, stage
 
-    def check(self) -> None:
-        """RequestError where there is no server or no such deployment."""
+    def check(self, section: str) -> None:
+        """RequestError where there is no server or no such deployment. `section` of the configuration wants it."""
         from prefect.exceptions import ObjectNotFound
         from prefect.settings import get_current_settings
 
         if not get_current_settings().api.url:
             raise RequestError(
-                "rollout.infrastructure = deployment needs a Prefect server that other machines reach: start one with "
-                "`prefect server start` and set PREFECT_API_URL to its address"
+                f"{section}.infrastructure = deployment needs a Prefect server that other machines reach: start one "
+                f"with `prefect server start` and set PREFECT_API_URL to its address"
             )
         try:
             self._call(lambda client: client.read_deployment_by_name(self._name))
         except ObjectNotFound as error:
             raise RequestError(
-                f"Prefect has no deployment {self._name} (rollout.deployment): create it with `headrace deploy`, or "
+                f"Prefect has no deployment {self._name} ({section}.deployment): create it with `headrace deploy`, or "
                 f"correct the name"
             ) from error
         except PoolUnreachable as error:

@@ -67,7 +67,7 @@ def _runs(store: ObjectStore, args: argparse.Namespace) -> list[str]:
 def _show(reports: list[EvaluationReport], args: argparse.Namespace, **more: list[str]) -> None:
     if args.json:
         print(json.dumps({"reports": [r.model_dump(mode="json") for r in reports], **more}, indent=2))
-    else:
+    elif reports:
         print("\n".join(line for report in reports for line in _lines(report)))
 
 

@@ -46,7 +46,7 @@ def _drive(request: Request, manifest: record.RunManifest) -> None:
 
     prefect_environment.prepare(quiet=True)
     local_server.check_given()
-    worker_pool.check(request.config.rollout)
+    worker_pool.check(request.config)
     with ExitStack() as stack:
         sink = _sink(request.run, stack)
         here = stack.enter_context(session.opened(request, manifest, sink))

@@ -6,4 +6,5 @@ from flows import schedule
 
 
 def main(args: argparse.Namespace) -> None:
-    schedule.serve(args.config, args.overrides, args.root, schedule.When(args.cron, args.timezone))
+    when = schedule.When(args.cron, args.timezone, args.evaluate)
+    schedule.serve(args.config, args.overrides, args.root, when)

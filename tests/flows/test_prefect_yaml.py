@@ -56,6 +56,19 @@ def test_job_variables_are_those_of_the_pool(deployment: dict[str, Any]) -> None
         assert {"image", "cpu_request", "memory_request", "memory_limit"} <= set(variables)
 
 
+def test_evaluators_are_fired_by_the_events_of_the_runs_that_name_them() -> None:
+    from prefect.events import DeploymentEventTrigger
+
+    from flows.evaluating import trigger
+
+    evaluators = [d for d in DEPLOYMENTS if d["entrypoint"] == "flows.evaluating.evaluate_run"]
+    assert len(evaluators) == len(TYPES)
+    for deployment in evaluators:
+        (written,) = [DeploymentEventTrigger.model_validate(t) for t in deployment["triggers"]]
+        ours = trigger(f"evaluate-run/{deployment['name']}")
+        assert (written.expect, written.match, written.parameters) == (ours.expect, ours.match, ours.parameters)
+
+
 def test_jobs_on_kubernetes_bring_their_command_to_an_image_without_an_entrypoint() -> None:
     manifest = template("headrace-kubernetes")["job_configuration"]["job_manifest"]
     (container,) = manifest["spec"]["template"]["spec"]["containers"]

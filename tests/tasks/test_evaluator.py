@@ -30,7 +30,9 @@ def training(project: Path, root: str, fakes: None) -> Session:
 
 
 def evaluate_due(session: Session, *runs: str, sink: Told | None = None) -> Tally:
-    return Evaluator(session.store, sink=sink or Told(), stop=threading.Event()).run(runs or ("small",))
+    return Evaluator(session.store, sink=Told() if sink is None else sink, stop=threading.Event()).run(
+        runs or ("small",)
+    )
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def test_whoever_loses_the_lease_stops_and_waits_for_the_other(
         training.store.put(key, other.to_bytes())
         found = report.result(120)
     assert found is not None and found.checkpoint == "small@4" and training.cause is None
-    assert len([e for _, e in sink if e["event"] == "stage"]) == 2, "once before, once when the other fell silent"
+    assert len([e for _, e in sink if e.get("name") == "evaluation"]) == 2, "then when the other fell silent"
 
 
 def test_one_that_fails_keeps_no_other_from_being_made(training: Session, monkeypatch: pytest.MonkeyPatch) -> None:

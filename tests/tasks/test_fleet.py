@@ -234,16 +234,17 @@ def test_who_left_a_closed_window_is_asked_for_when_it_opens_again(place: Place)
     assert place.fleet.asked == ["2", "3"]
 
 
-def test_workers_elsewhere_need_a_server(place: Place) -> None:
+@pytest.mark.parametrize("section", ["rollout", "evaluation"])
+def test_workers_and_evaluators_elsewhere_need_a_server(place: Place, section: str) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    elsewhere = place.config.rollout.model_copy(update={"infrastructure": "deployment"})
+    wanted = getattr(place.config, section).model_copy(update={"infrastructure": "deployment", "every": 1})
     with (
         temporary_settings(restore_defaults={PREFECT_API_URL}),
-        pytest.raises(RequestError, match="set PREFECT_API_URL"),
+        pytest.raises(RequestError, match=rf"^{section}.infrastructure = deployment .* set PREFECT_API_URL"),
     ):
-        worker_pool.check(elsewhere)
-    worker_pool.check(place.config.rollout)
+        worker_pool.check(place.config.model_copy(update={section: wanted}))
+    worker_pool.check(place.config)
 
 
 def test_a_flow_run_is_final_by_its_state() -> None:

@@ -18,11 +18,11 @@ from tasks import fingerprints, record
 from tasks.ancestors import trained_on
 from tasks.checkpoints import find
 from tasks.evaluate import evaluate
+from tasks.figures import figures
 from tasks.request import load
 from tasks.session import opened
 from tasks.sources import DataFile, keep
 from tasks.start import check_start
-from tasks.survey import figures
 
 SUITE = 'evaluation.suites=[{name = "extra", tasks = "extra.jsonl"}]'
 """A further set, for `--set`."""
