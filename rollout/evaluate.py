@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from models.user_modules import check_same
 from rollout import hooks
 from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
@@ -205,7 +206,9 @@ def main(args: argparse.Namespace) -> None:
     os.nice(args.niceness)
     store = open_store(args.root)
     spec = EvaluationSpec.from_bytes(store.get(args.spec).data, args.spec)
-    limit = config_text.check(spec.config, f"the evaluation of {spec.checkpoint}").supervision.work_seconds
+    config = config_text.check(spec.config, f"the evaluation of {spec.checkpoint}")
+    check_same(config, spec.folder, spec.environment_sha256, spec.run)
+    limit = config.supervision.work_seconds
     with busy("imports", limit):
         from models.compiling import announce_compilations
         from models.stored import load_weights

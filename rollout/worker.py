@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from models.user_modules import check_same
 from rollout import hooks
 from rollout.claims import ClaimBoard
 from rollout.counters import Counters
@@ -175,6 +176,7 @@ def main(args: argparse.Namespace) -> None:
     spec = RLSpec.from_bytes(store.get(key).data, key)
     spec = spec.model_copy(update={"folder": args.folder or spec.folder})
     config = config_text.check(spec.config, key)
+    check_same(config, spec.folder, spec.environment_sha256, spec.run)
     bind(config.rollout.cores, args.index)
     with busy("imports", config.supervision.work_seconds):
         from models.compiling import announce_compilations

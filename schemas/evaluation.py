@@ -62,6 +62,8 @@ class EvaluationSpec(Document):
     weights: WeightsRef
     config: dict[str, Any]
     folder: str
+    environment_sha256: str = ""
+    """Digest of the user's modules in `folder`."""
     tasks: str
     """Key of the task file in the store."""
     tasks_sha256: str

@@ -137,6 +137,7 @@ def _spec(session: Session, wanted: Evaluation, output: str) -> EvaluationSpec:
         weights=wanted.weights,
         config=session.record.config,
         folder=str(request.folder),
+        environment_sha256=request.environment_sha256,
         tasks=tasks.key,
         tasks_sha256=tasks.sha256,
         temperature=wanted.temperature,

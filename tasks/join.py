@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from models.user_modules import environment_sha256
 from schemas.config import Run
 from schemas.errors import HeadraceError, RequestError, RunStopped
 from schemas.manifest import RLSpec
@@ -17,7 +18,6 @@ from tasks import processes
 from tasks.children import Event
 from tasks.run_watch import RunWatch, Sight
 from tasks.supervise import Restarts, keep_running
-from tasks.user_modules import environment_sha256
 
 LOOK_SECONDS = 2.0
 """How often the run is looked at; a few small reads."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.user_modules import environment_sha256
 from schemas import config_text, keys, seeds
 from schemas.config import Run
 from schemas.data import Task
@@ -21,7 +22,6 @@ from tasks import fingerprints
 from tasks.fingerprints import DataSet, kind_of, of_file
 from tasks.leaks import check_leaks
 from tasks.sources import DataFile, keep, read_kept, read_source
-from tasks.user_modules import environment_sha256
 
 DEFAULT_ROOT = "./.headrace"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

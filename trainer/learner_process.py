@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from models.user_modules import check_same
 from schemas import keys
 from schemas.config import Run
 from schemas.manifest import RLManifest, RLSpec, WeightsRef
@@ -30,6 +31,7 @@ def main(args: argparse.Namespace) -> int:
     key = keys.spec(args.base)
     spec = RLSpec.from_bytes(store.get(key).data, key)
     config = Run.model_validate(spec.config)
+    check_same(config, spec.folder, spec.environment_sha256, spec.run)
     bind_cores(config.rl.cores)
     limit, compactor = config.supervision.work_seconds, Compactor(store, args.base, emit)
     with busy("loading weights", limit):

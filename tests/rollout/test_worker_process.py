@@ -17,6 +17,7 @@ from support.rollouts import BASE, SHAPE, TASKS, TOKENIZER, config, put_tasks, p
 
 from models.pure import init_params
 from models.stored import save_weights
+from models.user_modules import environment_sha256
 from schemas import keys
 from schemas.manifest import PolicyManifest, RLSpec
 from storage.objects import ObjectStore
@@ -55,7 +56,7 @@ def lay_out(store: ObjectStore, folder: Path, engine: str) -> None:
     store.create(keys.policy_manifest(BASE, 0), manifest.to_bytes())
     spec = RLSpec(
         run="test", key="0123", config=run.model_dump(mode="json"), folder=str(folder), seed=7, initial=weights,
-        tasks=key, tasks_sha256=digest, environment_sha256="",
+        tasks=key, tasks_sha256=digest, environment_sha256=environment_sha256(run, folder),
     )  # fmt: skip
     store.create(keys.spec(BASE), spec.to_bytes())
 

@@ -10,6 +10,7 @@ import numpy as np
 from models.config import DecoderConfig
 from models.pure import Params, flatten, init_params, nest
 from models.stored import load_weights, save_weights
+from models.user_modules import environment_sha256
 from rollout.policy import LoadWeights
 from rollout.worker import Worker
 from schemas import keys
@@ -74,7 +75,7 @@ def lay_out(store: ObjectStore, folder: Path, run: Run, tasks: Sequence[Task] = 
     weights = save_weights(store, "weights", SHAPE, talkative(), TOKENIZER, "float32", "test")
     spec = RLSpec(
         run="test", key="0123", config=run.model_dump(mode="json"), folder=str(folder), seed=SEED, initial=weights,
-        tasks=key, tasks_sha256=digest, environment_sha256="",
+        tasks=key, tasks_sha256=digest, environment_sha256=environment_sha256(run, folder),
     )  # fmt: skip
     store.create(keys.spec(BASE), spec.to_bytes())
     return spec
