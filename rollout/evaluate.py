@@ -17,9 +17,11 @@ import numpy as np
 
 from models.user_modules import check_same
 from rollout import hooks
+from rollout.engine import SCORED
 from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
 from rollout.policy import LoadWeights, Policy, announced
+from rollout.probe import Prover
 from rollout.rewards import succeeded
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
@@ -81,6 +83,9 @@ class Evaluation:
         policy = Policy(0, *await asyncio.to_thread(load, self._store, spec.weights))
         identity = Identity(spec.run, spec.seed, self._worker)
         made = await set_up(config, spec.folder, policy, identity, spec.temperature)
+        if config.rollout.engine == "vllm":  # a server may hold on to what it held before
+            count = min(SCORED, config.rollout.max_length - 1)
+            await Prover(made.engine, config.rollout.probe_tolerance).alone(policy.params, policy.version, count)
         del policy  # the engine has weights of its own
         sealer = Sealer(shard_writer(self._store, spec.output, self._worker, made.metadata, config))
         orchestrator = RolloutOrchestrator(

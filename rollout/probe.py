@@ -45,6 +45,13 @@ class Prover:
         await self._check(probe, probe.tokens, f"policy {version} after its tokens were renumbered and back")
         self._count(probe, min(unmoved.values()))
 
+    async def alone(self, params: Any, version: int, count: int) -> None:
+        """`start` where no learner has left a probe: `count` tokens, and what the engine itself makes of them."""
+        tokens = tuple(i * 7919 % params["model"]["embed_tokens"]["weight"].shape[0] for i in range(count))
+        for logprobs in (await self._engine.score(tokens)).values():
+            await self.start(params, version, Probe(tokens=tokens, logprobs=logprobs))
+            return
+
     async def update(self, version: int, probe: Probe) -> None:
         """Prove an engine that was just given policy `version`. EngineUnproved where it does not hold it."""
         if await self._check(probe, probe.tokens, f"policy {version}"):

@@ -1,6 +1,5 @@
 """What every process that plays episodes needs: an engine that holds weights, and a collector that speaks to it."""
 
-import asyncio
 from dataclasses import dataclass
 
 from models.chat import chat_format
@@ -40,14 +39,12 @@ class Setup:
 
 
 async def set_up(config: Run, folder: str, policy: Policy, identity: Identity, temperature: float) -> Setup:
-    """Start the configured engine with a policy's weights; importing and placing them happens in a thread."""
-    limit = config.supervision.work_seconds
+    """Start the configured engine with a policy's weights."""
+    limit, rollout = config.supervision.work_seconds, config.rollout
     with busy("starting the engine", limit):
         cast = load_cast(config.environment, folder)
         chat = chat_format(policy.tokenizer, cast.tool_specs)
-        made = await asyncio.to_thread(
-            make_engine, config.rollout, folder, policy.config, policy.params, policy.version, policy.tokenizer.decode
-        )
+        made = await make_engine(rollout, folder, policy.config, policy.params, policy.version, policy.tokenizer)
     engine = WatchedEngine(made, patience=_patience(config), work_seconds=limit)
     collector = TrajectoryCollectEngine(
         engine, chat, cast, config,

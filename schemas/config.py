@@ -80,11 +80,34 @@ class Environment(Section):
     """Characters that one observation may have; more fails the episode as `flooded`."""
 
 
+class VllmServers(Section):
+    """The vLLM servers of each rollout worker (`rollout.engine = "vllm"`); see docs/engines.md."""
+
+    urls: tuple[str, ...] = ()
+    """Servers that run already, shared by load; every worker needs servers of its own, since it decides their weights.
+    Empty: each worker starts one."""
+    python: str = ""
+    """The interpreter of an environment with vLLM. Default: HEADRACE_VLLM_PYTHON, else what `make vllm-env` made."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What a started server computes in; raise `rollout.probe_tolerance` for bfloat16."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments of a started server."""
+    folder: str = ""
+    """Where new weights are put for the servers, which must see it under the same path. Default: a temporary folder."""
+    start_seconds: PositiveFloat = 600.0
+    """How long a server may take to load a model or new weights, or to come back."""
+    request_seconds: PositiveFloat = 600.0
+    """How long one turn may take, waiting for a busy server or its restart included."""
+    restarts: Count = 3
+    """Times a dead server is started again, or a lost URL waited for, by one worker."""
+
+
 class Rollout(Section):
     """The workers that play episodes."""
 
-    engine: Literal["jax", "scripted"] = "jax"
-    """`jax`: the embedded engine; `scripted`: answers from a function, for tests and load."""
+    engine: Literal["jax", "vllm", "scripted"] = "jax"
+    """`jax`: the embedded engine; `vllm`: vLLM servers; `scripted`: answers from a function, for tests and load."""
+    vllm: VllmServers = VllmServers()
     script: str = ""
     """`module:function` of the scripted engine."""
     workers: Positive = 2
@@ -319,6 +342,8 @@ class Run(Section):
             raise ValueError(f"environment.tools registers `{sorted(repeated)[0]}` twice")
         if self.rollout.engine == "scripted" and not self.rollout.script:
             raise ValueError("rollout.engine = scripted needs rollout.script = `module:function`")
+        if self.rollout.engine == "vllm" and max(_temperatures(self)) > 2:
+            raise ValueError("vLLM samples at temperatures up to 2: lower the temperature or take another engine")
         if self.rl.max_staleness == 0 and self.rollout.weight_update != "in_flight":
             raise ValueError(
                 "max_staleness = 0 never has episodes in flight across an update: leave weight_update at in_flight"
@@ -329,6 +354,12 @@ class Run(Section):
     @property
     def registry_name(self) -> str:
         return self.promotion.name or self.name
+
+
+def _temperatures(run: Run) -> list[float]:
+    """Every temperature that something is sampled at."""
+    evaluation = (*run.evaluation.temperatures, *[s.temperature for s in run.evaluation.suites])
+    return [run.rollout.temperature, run.promotion.temperature, *evaluation]
 
 
 def _check_evaluation(evaluation: Evaluation, promotion: Promotion) -> None:
@@ -351,7 +382,7 @@ def _check_evaluation(evaluation: Evaluation, promotion: Promotion) -> None:
 _ROLLOUT_FREE = frozenset(
     {"probe_tolerance", "workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
 )
-_ROLLOUT_FREE |= {"infrastructure", "deployment", "join_seconds", "driver_seconds"}
+_ROLLOUT_FREE |= {"vllm", "infrastructure", "deployment", "join_seconds", "driver_seconds"}
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
 _RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
 
@@ -365,7 +396,12 @@ def rl_part(config: Run) -> dict[str, Any]:
         "rl": rl,
         "rollout": config.rollout.model_dump(mode="json", exclude=set(_ROLLOUT_FREE)),
         "environment": config.environment.model_dump(mode="json"),
-    }
+    } | engine_part(config.rollout)
+
+
+def engine_part(rollout: Rollout) -> dict[str, Any]:
+    """What of an engine's own settings decides its samples."""
+    return {"vllm": {"dtype": rollout.vllm.dtype}} if rollout.engine == "vllm" else {}
 
 
 def warm_up_part(config: Run, stage: WarmUp) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Whether the user's own code can be loaded: a trial before any work starts, so that a typo costs seconds."""
 
+from schemas.config import Rollout
 from tasks.request import Request
 
 
@@ -12,6 +13,15 @@ def check_environment(request: Request) -> None:
     load_cast(config.environment, folder)
     if config.rollout.engine == "scripted":
         load_object(config.rollout.script, folder, "rollout.script")
+    _check_vllm(config.rollout)
     for setting, name in (("rl.loss.advantage", config.rl.loss.advantage), ("rl.loss.policy", config.rl.loss.policy)):
         if ":" in name:
             load_object(name, folder, setting)
+
+
+def _check_vllm(rollout: Rollout) -> None:
+    """Whether this machine can start the servers that its own workers and evaluations need."""
+    from rollout.vllm_server import interpreter
+
+    if rollout.engine == "vllm" and not rollout.vllm.urls:
+        interpreter(rollout.vllm)

@@ -7,7 +7,7 @@ hashed. A stage's version is raised when its maths or its format changes.
 from collections.abc import Mapping
 from typing import Any
 
-from schemas.config import Run, rl_part, warm_up_part
+from schemas.config import Run, engine_part, rl_part, warm_up_part
 from schemas.digest import digest
 from schemas.version import SCHEMA_VERSION
 from schemas.warm_ups import WarmUp
@@ -50,7 +50,7 @@ def evaluation_key(
         "confidence": config.evaluation.confidence,
         "pass_at": list(config.evaluation.pass_at),
         "category": config.evaluation.category,
-    }
+    } | engine_part(rollout)
     parts = {"weights": weights, "tasks": tasks, "environment": environment}
     return _key("evaluation", playing=playing, **parts, temperature=temperature, samples=samples, seed=seed)
 

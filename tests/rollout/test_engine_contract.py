@@ -8,6 +8,7 @@ import random
 import pytest
 from support.engines import CONTEXT, POLICIES, jax_engine, request, stream, text
 from support.tiny import TINY
+from support.vllm import SERVED, SERVED_POLICIES, OnAFake, RealServer, engine_at
 
 from rollout.scripted import ScriptedEngine
 from schemas.errors import RequestError, RunStopped
@@ -24,14 +25,30 @@ def scripted_engine(version=0):
     return ScriptedEngine(walk, version=version, max_length=CONTEXT, decode=text)
 
 
-@pytest.fixture(params=[scripted_engine, jax_engine], ids=["scripted", "jax"])
+@pytest.fixture(scope="module")
+def vllm_url():
+    server = RealServer(SERVED, SERVED_POLICIES[0])
+    yield server.url
+    server.stop()
+
+
+MAKERS = {"scripted": scripted_engine, "jax": jax_engine, "vllm, faked": OnAFake}
+
+
+@pytest.fixture(params=[*MAKERS, pytest.param("vllm", marks=pytest.mark.slow)])
 async def make(request):
     """Makes engines and closes them after the test."""
     made = []
 
     def make(version=0):
-        made.append(request.param(version))
+        if request.param == "vllm":
+            url = request.getfixturevalue("vllm_url")
+            made.append(engine_at(url, config=SERVED, policies=SERVED_POLICIES, version=version))
+        else:
+            made.append(MAKERS[request.param](version))
         return made[-1]
+
+    make.policies = SERVED_POLICIES if request.param == "vllm" else POLICIES
 
     yield make
     for engine in made:
@@ -83,10 +100,10 @@ async def test_a_stop_string_ends_the_turn_with_the_token_that_completes_it(make
 async def test_the_first_of_a_stop_token_and_a_stop_string_counts(make):
     engine = make()
     free = await engine.generate(request())
-    assert free.token_ids[6] not in free.token_ids[:6]
-    for at, end in ((2, 3), (9, 7)):
+    last = next(i for i in range(4, 10) if free.token_ids[i] not in free.token_ids[:i])
+    for at, end in ((2, 3), (last + 1, last + 1)):
         string = text(free.token_ids[at - 1 : at + 1])
-        done = await engine.generate(request(session=str(at), stop_ids=[free.token_ids[6]], stop=(string,)))
+        done = await engine.generate(request(session=str(at), stop_ids=[free.token_ids[last]], stop=(string,)))
         assert (done.token_ids, done.finish) == (free.token_ids[:end], "stop")
 
 
@@ -100,7 +117,7 @@ async def test_a_deadline_takes_the_place_away(make):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await engine.generate(request(session="late"))
-    await engine.update_weights(POLICIES[0], 0)
+    await engine.update_weights(make.policies[0], 0)
     await engine.generate(request())
     assert engine.counters()["generated_tokens"] == 12
 
@@ -133,7 +150,7 @@ async def test_a_request_that_cannot_be_served_fails_alone(make, wrong):
 async def test_samples_depend_on_the_seed_and_not_on_the_neighbours(make):
     alone = await make().generate(request(seed=5))
     engine = make()
-    others = [request(stream(3 + 9 * i, i), session=f"n{i}", seed=i, temperature=i / 2) for i in range(7)]
+    others = [request(stream(3 + 9 * i, i), session=f"n{i}", seed=i, temperature=i / 3) for i in range(7)]
     *_, among = await asyncio.gather(*[engine.generate(r) for r in (*others, request(seed=5))])
     assert among.token_ids == alone.token_ids
     assert among.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
@@ -165,7 +182,7 @@ async def test_requests_wait_for_the_first_policy(make):
     waiting = asyncio.ensure_future(engine.generate(request()))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    await engine.update_weights(POLICIES[0], 0)
+    await engine.update_weights(make.policies[0], 0)
     done = await waiting
     assert set(done.versions) == {0}
     assert done.token_ids == (await make().generate(request())).token_ids
@@ -174,7 +191,7 @@ async def test_requests_wait_for_the_first_policy(make):
 async def test_tokens_know_the_version_that_sampled_them(make):
     engine = make()
     assert set((await engine.generate(request())).versions) == {0}
-    await engine.update_weights(POLICIES[1], 3)
+    await engine.update_weights(make.policies[1], 3)
     assert engine.version == 3
     done = await engine.generate(request(session="new"))
     assert set(done.versions) == {3}
@@ -182,16 +199,16 @@ async def test_tokens_know_the_version_that_sampled_them(make):
 
 async def test_weights_never_go_back(make):
     engine = make()
-    await engine.update_weights(POLICIES[1], 4)
+    await engine.update_weights(make.policies[1], 4)
     with pytest.raises(ValueError, match="policy 3 is older than policy 4"):
-        await engine.update_weights(POLICIES[0], 3)
-    await engine.update_weights(POLICIES[1], 4)
+        await engine.update_weights(make.policies[0], 3)
+    await engine.update_weights(make.policies[1], 4)
     assert engine.version == 4
 
 
 async def test_updates_that_overtake_each_other_all_end(make):
     engine = make()
-    await asyncio.gather(*[engine.update_weights(POLICIES[v % 2], v) for v in range(1, 5)])
+    await asyncio.gather(*[engine.update_weights(make.policies[v % 2], v) for v in range(1, 5)])
     assert engine.version == 4
 
 

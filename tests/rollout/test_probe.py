@@ -199,3 +199,13 @@ async def test_a_worker_stops_and_seals_nothing_of_an_engine_that_is_not_proved(
 async def probe_only(self: Prover, params: Any, version: int, probe: Probe) -> None:
     """The start without its updates, which scripted weights have no head for."""
     await self.update(version, probe)
+
+
+@pytest.mark.parametrize("take", [t for t in TAKES if t != "all but a norm"])
+async def test_without_a_learner_an_engine_is_tried_against_itself(take: str) -> None:
+    engine = Holding(TAKES[take])
+    if take == "all":
+        await Prover(engine, 1e-3).alone(POLICIES[0], 0, 24)
+    else:
+        with pytest.raises(EngineUnproved, match="with its tokens renumbered"):
+            await Prover(engine, 1e-3).alone(POLICIES[0], 0, 24)

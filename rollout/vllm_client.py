@@ -1,0 +1,186 @@
+"""One vLLM server over HTTP: what is asked of it, and what its refusals mean.
+
+Tokens go in and come out by `/inference/v1/generate`, which tells the weights that sampled each token. A server that is
+too busy (429, 503) is asked again until the caller's deadline; all else is the caller's to decide.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from schemas.errors import RequestError, RunStopped
+
+CONNECT_SECONDS = 10.0
+BUSY_SECONDS = (0.1, 5.0)
+"""First and longest pause before a busy server is asked again."""
+
+
+class ServerGone(Exception):
+    """The server does not answer any more, or says itself that it can't go on."""
+
+
+class ServerFailed(Exception):
+    """The server lives, but failed at this request (5xx)."""
+
+
+class Refused(Exception):
+    """The server will not do this (4xx): asking again is no use."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What a server sampled, N tokens."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """[N] of the raw logits."""
+    versions: tuple[int, ...]
+    """[N]"""
+    cached: int
+    """Tokens of the prompt that were found in the server's prefix cache."""
+
+
+class VllmClient:
+    """Speaks to the server at `url`. Every call may raise `ServerGone`, `ServerFailed` or `Refused`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout, limits=limits, trust_env=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def healthy(self) -> bool:
+        try:
+            answer = await self._http.get("/health", timeout=CONNECT_SECONDS)
+        except httpx.TransportError:
+            return False
+        return answer.status_code == 200
+
+    async def sample(self, token_ids: Sequence[int], sampling: dict[str, Any], model: str = "") -> Sampled:
+        """Sample one continuation. Cancelling closes the connection, upon which the server ends the request."""
+        wanted = {"logprobs": 0, "ignore_eos": True, "detokenize": False}
+        answer = await self._generate(token_ids, wanted | sampling, model)
+        choice, usage = answer["choices"][0], answer.get("usage") or {}
+        tokens = tuple(choice["token_ids"])
+        logprobs = tuple(float(t["logprob"]) for t in (choice["logprobs"] or {"content": ()})["content"])
+        details = usage.get("prompt_tokens_details") or {}
+        versions = self._versions(choice.get("weight_versions") or (), len(tokens))
+        if len(logprobs) != len(tokens):
+            raise RunStopped(f"vLLM at {self.url} gave {len(logprobs)} log-probs for {len(tokens)} tokens")
+        return Sampled(tokens, logprobs, versions, details.get("cached_tokens") or 0)
+
+    async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Log-probs of token_ids[1:] given what comes before."""
+        answer = await self._generate(token_ids, {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}, "")
+        found = answer["prompt_logprobs"][1:]
+        return tuple(float(f[str(t)]["logprob"]) for f, t in zip(found, token_ids[1:], strict=True))
+
+    async def describe(self) -> dict[str, Any]:
+        """The model that is served, as its worker extension sees it, and the context that the server allows."""
+        listed = (await self._call("GET", "/v1/models"))["data"][0]
+        try:
+            held = (await self._rpc("headrace_describe"))[0]
+        except (ServerFailed, Refused) as error:
+            raise RequestError(
+                f"the server at {self.url} lacks what weight updates need ({error}): start it as docs/engines.md says, "
+                f"with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and Headrace's worker extension"
+            ) from error
+        return held | {"context": listed["max_model_len"]}
+
+    async def load(self, folder: Path, version: int) -> None:
+        """Pause between two tokens, take over the weights in `folder` as `version`, go on.
+
+        What is running keeps its tokens; its keys and values are computed again with the new weights. RunStopped where
+        the weights are not of the server's model.
+        """
+        await self._call("POST", "/pause", params={"mode": "keep"})
+        refused = [r["refused"] for r in await self._rpc("headrace_load", str(folder)) if "refused" in r]
+        if refused:
+            await self._call("POST", "/resume")
+            raise RunStopped(f"the server at {self.url} can't take policy {version}: {refused[0]}")
+        await self.set_version(version)
+        reset = {"reset_running_requests": "true"}
+        if not (await self._call("POST", "/reset_prefix_cache", params=reset)).get("success"):
+            raise RunStopped(f"vLLM at {self.url} did not let go of keys and values of the policy before {version}")
+        await self._call("POST", "/resume")
+
+    async def set_version(self, version: int) -> None:
+        """What the weights in use are called from here on."""
+        await self._call("POST", "/update_weight_version", {"new_version": str(version)})
+
+    async def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter (Hugging Face layout), or its newer weights, under `name`: a `model` of `sample`."""
+        await self._call(
+            "POST",
+            "/v1/load_lora_adapter",
+            {"lora_name": name, "lora_path": str(folder), "load_inplace": True},
+        )
+
+    async def _generate(self, token_ids: Sequence[int], sampling: dict[str, Any], model: str) -> dict[str, Any]:
+        body = {"token_ids": list(token_ids), "sampling_params": sampling} | ({"model": model} if model else {})
+        return await self._call("POST", "/inference/v1/generate", body)
+
+    async def _rpc(self, method: str, *arguments: str) -> list[dict[str, Any]]:
+        answer = await self._call("POST", "/collective_rpc", {"method": method, "args": arguments})
+        return answer["results"]
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, params: dict[str, str] | None = None
+    ) -> Any:
+        pause, longest = BUSY_SECONDS
+        while True:
+            try:
+                answer = await self._http.request(method, path, json=body, params=params)
+            except httpx.TransportError as error:
+                raise ServerGone(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            if answer.status_code not in (429, 503):
+                return await self._read(answer)
+            if answer.status_code == 503 and not await self.healthy():
+                raise ServerGone(_message(answer))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
+
+    async def _read(self, answer: httpx.Response) -> Any:
+        if answer.status_code == 200:
+            try:
+                return answer.json() if answer.content else {}
+            except ValueError as error:
+                raise Refused(f"what it answers at {answer.url.path} is not JSON: is it vLLM?") from error
+        if answer.status_code < 500:
+            raise Refused(_message(answer))
+        if not await self.healthy():
+            raise ServerGone(_message(answer))
+        raise ServerFailed(_message(answer))
+
+    def _versions(self, spans: Sequence[dict[str, Any]], count: int) -> tuple[int, ...]:
+        versions: list[int] = []
+        for span in spans:
+            if not str(span["version"]).isdigit():
+                raise RunStopped(
+                    f"vLLM at {self.url} sampled with weights called {span['version']!r}, which is no policy of this "
+                    f"run: does somebody else update it?"
+                )
+            versions += [int(span["version"])] * (span["end"] - span["start"])
+        if len(versions) != count:
+            raise RunStopped(
+                f"vLLM at {self.url} does not tell the weights of every token: it needs a version that gives "
+                f"`weight_versions` (0.32 does)"
+            )
+        return tuple(versions)
+
+
+def _message(answer: httpx.Response) -> str:
+    """The server's own words, in short."""
+    try:
+        told = answer.json()
+        text = told["error"]["message"] if "error" in told else told["detail"]
+    except (ValueError, KeyError, TypeError):
+        text = answer.text.strip() or answer.reason_phrase
+    return f"{answer.status_code} at {answer.url.path}: {str(text)[:300]}"

@@ -1,0 +1,259 @@
+"""The vLLM servers of one engine: all on the same weights, a dead one replaced by a new one with the newest.
+
+Servers are the worker's own process or given by URL. A session stays with one server while that server lives, for its
+prefix cache; a new one goes to the server with the fewest requests.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from models.config import DecoderConfig
+from rollout.vllm_client import Refused, ServerFailed, ServerGone, VllmClient
+from rollout.vllm_server import VllmServer, interpreter
+from rollout.vllm_weights import WeightsFolder
+from schemas.config import VllmServers
+from schemas.errors import RequestError, RunStopped
+
+Found = TypeVar("Found")
+FAILURES = 3
+"""Times a request may fail on a living server."""
+SAME = 1e-3
+"""Largest difference between two scores of the same weights by a server that was started again."""
+BACK_SECONDS = 1.0
+"""How often a server that somebody else starts is looked for."""
+
+
+@dataclass
+class Server:
+    """A server as its engine sees it."""
+
+    client: VllmClient
+    process: VllmServer | None
+    """None for a server given by URL."""
+    in_flight: int = 0
+    up: bool = True
+    worked: bool = False
+    """Whether it has answered a request since it was last started."""
+    restarts: int = 0
+
+
+class VllmFleet:
+    """Starts or joins the servers with the first weights that they are given."""
+
+    def __init__(self, config: DecoderConfig, settings: VllmServers, context: int, slots: int) -> None:
+        python = None if settings.urls else interpreter(settings)
+        self._settings, self._context = settings, context
+        self._scratch = WeightsFolder(settings.folder, config)
+        self._process = VllmServer(python, settings, self._scratch.path, context, slots) if python else None
+        self._servers: list[Server] = []
+        self._held: tuple[Path, int] | None = None
+        """The weights that the servers hold or are about to, and their version."""
+        self._weighing = asyncio.Lock()
+        """Held by whatever starts servers or changes their weights."""
+        self._sessions: dict[str, Server] = {}
+        self._scored: tuple[tuple[int, ...], tuple[float, ...]] | None = None
+        """The last score of the weights that are held, by which a server that was started again is checked."""
+
+    @property
+    def restarts(self) -> int:
+        """Times a server was replaced."""
+        return sum(server.restarts for server in self._servers)
+
+    # -- asking ------------------------------------------------------------------------------------------------
+
+    async def ask(self, session: str, work: Callable[[VllmClient], Awaitable[Found]]) -> tuple[Found, str]:
+        """The answer of the session's server, or its successor's, and the server's URL."""
+        while True:
+            server = self._choose(session)
+            server.in_flight += 1
+            try:
+                return await self._try(server, work), server.client.url
+            except ServerGone:
+                self.release(session)
+            finally:
+                server.in_flight -= 1
+
+    async def everywhere(self, work: Callable[[VllmClient], Awaitable[Found]]) -> dict[str, Found]:
+        """Every server's answer by its URL."""
+        found: dict[str, Found] = {}
+        waiting = list(self._servers)
+        while waiting:
+            try:
+                answer = await self._try(waiting[0], work)
+            except ServerGone:
+                continue
+            found[waiting.pop(0).client.url] = answer
+        return found
+
+    async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
+        """Every server's log-probs of token_ids[1:], by its URL."""
+        found = await self.everywhere(lambda client: client.score(token_ids))
+        self._scored = token_ids, next(iter(found.values()))
+        return found
+
+    def release(self, session: str) -> None:
+        """The session may go to another server next time."""
+        self._sessions.pop(session, None)
+
+    def _choose(self, session: str) -> Server:
+        """The session's own server, else the least busy; one that is down only where all are."""
+        own = self._sessions.get(session)
+        if own is None or not own.up:
+            own = min(self._servers, key=lambda s: (not s.up, s.in_flight))
+            self._sessions[session] = own
+        return own
+
+    async def _try(self, server: Server, work: Callable[[VllmClient], Awaitable[Found]]) -> Found:
+        """The server's answer. ServerGone once a dead server has been replaced: ask again, perhaps another."""
+        client, failures = server.client, 0
+        while True:
+            try:
+                if not server.up:
+                    raise ServerGone("it is being started again")
+                answer = await work(client)
+            except ServerGone as gone:
+                server.up = server.up and server.client is not client
+                await self._replace(server, client, str(gone))
+                raise
+            except Refused as error:
+                raise RequestError(f"vLLM at {client.url} refuses the request ({error})") from error
+            except ServerFailed as error:
+                failures += 1
+                if failures == FAILURES:
+                    raise RunStopped(f"vLLM at {client.url} failed {FAILURES} times ({error})") from error
+            else:
+                server.worked = True
+                return answer
+
+    # -- weights -----------------------------------------------------------------------------------------------
+
+    async def take(self, params: Any, version: int) -> None:
+        """Give these weights to every server, beginning with the servers themselves the first time."""
+        async with self._weighing:
+            old, folder = self._held, await asyncio.to_thread(self._scratch.write, params, version)
+            self._held, self._scored = (folder, version), None
+            if self._servers:
+                await asyncio.gather(*[self._give(server) for server in self._servers])
+            else:
+                self._servers = await self._begin()
+            if old is not None:
+                await asyncio.to_thread(self._scratch.remove, old[0])
+
+    async def close(self) -> None:
+        """End the worker's own server; leave the others as they are."""
+        async with self._weighing:
+            for server in self._servers:
+                await server.client.close()
+            if self._process is not None:
+                await self._process.stop()
+        await asyncio.to_thread(self._scratch.remove)
+
+    async def _begin(self) -> list[Server]:
+        if self._process is not None:
+            return [Server(await self._started(self._process), self._process)]
+        servers = [Server(VllmClient(url), None) for url in self._settings.urls]
+        try:
+            for server in servers:
+                await self._join(server)
+        except BaseException:
+            await asyncio.gather(*[server.client.close() for server in servers])
+            raise
+        return servers
+
+    async def _started(self, process: VllmServer) -> VllmClient:
+        folder, version = self._weights()
+        client = await process.start(folder)
+        await client.set_version(version)
+        return client
+
+    async def _join(self, server: Server) -> None:
+        """Look at a server that was given by URL, then give it the weights. RequestError where it is of no use."""
+        url = server.client.url
+        if not await server.client.healthy():
+            raise RequestError(f"no vLLM answers at {url}: start it, or correct rollout.vllm.urls")
+        try:
+            context = (await server.client.describe())["context"]
+        except (ServerGone, Refused) as error:
+            raise RequestError(f"what answers at {url} is no vLLM server that can be used ({error})") from error
+        if context < self._context:
+            raise RequestError(
+                f"the server at {url} has a context of {context} tokens, less than rollout.max_length = "
+                f"{self._context}: start it with --max-model-len {self._context}"
+            )
+        await self._load(server)
+
+    async def _give(self, server: Server) -> None:
+        """Give the weights that are held to a running server, or to its successor if it dies of it."""
+        try:
+            await self._load(server)
+        except ServerGone as gone:
+            server.up = False
+            await self._restart(server, str(gone))
+
+    async def _load(self, server: Server) -> None:
+        (folder, version), seconds = self._weights(), self._settings.start_seconds
+        what = f"vLLM at {server.client.url} did not take policy {version}"
+        try:
+            async with asyncio.timeout(seconds):
+                await server.client.load(folder, version)
+        except TimeoutError as error:
+            raise RunStopped(f"{what} within rollout.vllm.start_seconds = {seconds:g}") from error
+        except (Refused, ServerFailed) as error:
+            raise RunStopped(f"{what} ({error})") from error
+
+    def _weights(self) -> tuple[Path, int]:
+        assert self._held is not None  # set before any server is begun with
+        return self._held
+
+    # -- replacing ---------------------------------------------------------------------------------------------
+
+    async def _replace(self, server: Server, client: VllmClient, cause: str) -> None:
+        """Have a server that is gone started again, unless somebody has seen to it meanwhile."""
+        async with self._weighing:
+            if server.client is client and not server.up:
+                await self._restart(server, cause)
+
+    async def _restart(self, server: Server, cause: str) -> None:
+        url, process = server.client.url, server.process
+        if process is not None:
+            await process.stop()
+            cause = process.cause()
+        if server.restarts == self._settings.restarts or not server.worked:
+            often = f" for the {server.restarts + 1}th time" if server.worked else " before it answered anything"
+            raise RunStopped(f"vLLM at {url} died{often}: {cause}")
+        server.restarts, server.worked = server.restarts + 1, False
+        await server.client.close()
+        if process is not None:
+            server.client = await self._started(process)
+        else:
+            server.client = await self._back(url, cause)
+            await self._load(server)
+        await self._check_again(server.client)
+        server.up = True
+
+    async def _back(self, url: str, cause: str) -> VllmClient:
+        """Wait for a server that somebody else will start again."""
+        client, seconds = VllmClient(url), self._settings.start_seconds
+        end = time.monotonic() + seconds
+        while not await client.healthy():
+            if time.monotonic() > end:
+                await client.close()
+                raise RunStopped(f"vLLM at {url} went away ({cause}) and did not come back within {seconds:g} s")
+            await asyncio.sleep(BACK_SECONDS)
+        return client
+
+    async def _check_again(self, client: VllmClient) -> None:
+        """Whether a server that was started again scores as before. New weights are proved by whoever gave them."""
+        if self._scored is None:
+            return
+        token_ids, before = self._scored
+        off = max(abs(a - b) for a, b in zip(before, await client.score(token_ids), strict=True))
+        if not off <= SAME:
+            raise RunStopped(
+                f"vLLM at {client.url} was started again and gives the probe log-probs up to {off:.2g} from those "
+                f"before: it does not hold the same weights"
+            )

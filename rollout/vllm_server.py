@@ -1,0 +1,139 @@
+"""A vLLM server of the worker's own: started on a weights folder, watched, and ended with the worker."""
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rollout.vllm_client import VllmClient
+from schemas.config import VllmServers
+from schemas.errors import RequestError, RunStopped
+
+SITE = Path(__file__).parent / "vllm_site"
+"""What stands on the server's import path beside vLLM's own environment: the worker extension alone."""
+ENVIRONMENT = "HEADRACE_VLLM_PYTHON"
+DEFAULT = Path(".venv-vllm/bin/python")
+"""Where `make vllm-env` puts it."""
+POLL_SECONDS = 0.2
+STOP_SECONDS = 20.0
+CAUSE = re.compile(r"\b(\w*(?:Error|Exception|Exit): \S.*)")
+VAGUE = ("initialization failed", "EngineCore encountered an issue", "Engine core proc")
+
+
+def interpreter(settings: VllmServers) -> Path:
+    """The Python that has vLLM: the setting, HEADRACE_VLLM_PYTHON, or what `make vllm-env` made; else RequestError."""
+    named = settings.python or os.environ.get(ENVIRONMENT, "")
+    found = Path(named) if named else next((p for p in (DEFAULT, SITE.parents[1] / DEFAULT) if p.exists()), DEFAULT)
+    if not found.exists():
+        raise RequestError(
+            f"there is no Python at {found} to run vLLM with: run `make vllm-env`, set rollout.vllm.python or "
+            f"{ENVIRONMENT} to the interpreter of an environment with vLLM, or rollout.vllm.urls to servers that run"
+        )
+    return found.absolute()
+
+
+class VllmServer:
+    """One server process. `scratch` is the worker's folder of weights, which goes when the worker does."""
+
+    def __init__(self, python: Path, settings: VllmServers, scratch: Path, context: int, slots: int) -> None:
+        self._python, self._settings, self._scratch = python, settings, scratch
+        self._context, self._slots = context, slots
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = scratch / "server.log"
+
+    async def start(self, folder: Path) -> VllmClient:
+        """Serve the weights in `folder`. RunStopped where it can't, with the server's own cause, or takes too long."""
+        port, deadline = _free_port(), time.monotonic() + self._settings.start_seconds
+        self._process = await asyncio.to_thread(self._spawn, folder, port)
+        client = VllmClient(f"http://127.0.0.1:{port}")
+        try:
+            while not await client.healthy():
+                if self._process.poll() is not None:
+                    raise RunStopped(f"vLLM can't serve this model: {self.cause()}")
+                if time.monotonic() > deadline:
+                    seconds = self._settings.start_seconds
+                    raise RunStopped(f"vLLM did not answer within rollout.vllm.start_seconds = {seconds:g}")
+                await asyncio.sleep(POLL_SECONDS)
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def stop(self) -> None:
+        """End the server and its children."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        await asyncio.to_thread(_end, process)
+
+    def cause(self) -> str:
+        """Why the server ended, from its log."""
+        found = CAUSE.findall(self._log.read_text(errors="replace"))
+        telling = [c for c in found if not any(v in c for v in VAGUE)] or found
+        return telling[-1].strip()[:400] if telling else "it ended without a word"
+
+    def _spawn(self, folder: Path, port: int) -> subprocess.Popen[bytes]:
+        guard = [sys.executable, "-I", str(SITE.parent / "vllm_guard.py"), str(self._scratch)]
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [*guard, *self._command(folder, port)], env=self._environment(), stdin=subprocess.PIPE, stdout=log,
+                stderr=log, start_new_session=True, cwd=self._scratch,
+            )  # fmt: skip
+
+    def _command(self, folder: Path, port: int) -> list[str]:
+        options = {
+            "model": folder, "served-model-name": "headrace", "host": "127.0.0.1", "port": port,
+            "dtype": self._settings.dtype, "max-model-len": self._context, "max-num-seqs": self._slots,
+            "worker-extension-cls": "headrace_vllm.Extension", "generation-config": "vllm",
+            "uvicorn-log-level": "warning",
+        }  # fmt: skip
+        switches = ["--enable-scale-out", "--skip-tokenizer-init", "--enable-prompt-tokens-details"]
+        if self._on_cpu():
+            switches.append("--enforce-eager")  # compiling for a CPU takes longer than it saves
+        named = [part for key, value in options.items() for part in (f"--{key}", str(value))]
+        command = [str(self._python), "-P", "-m", "vllm.entrypoints.openai.api_server"]
+        return [*command, *named, *switches, *self._settings.arguments]
+
+    def _environment(self) -> dict[str, str]:
+        """The worker's, without its import path: names of our rooms would shadow vLLM's own dependencies."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        ours = {"PYTHONPATH": str(SITE), "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+        quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        on_cpu = self._cpu_environment() if self._on_cpu() else {}
+        return on_cpu | quiet | kept | ours
+
+    def _cpu_environment(self) -> dict[str, str]:
+        """vLLM would bind itself to one core and hold another one back; the worker's own binding is enough."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(cores)}
+        return threads | {"VLLM_CPU_KVCACHE_SPACE": "1", "LD_PRELOAD": str(self._openmp())}
+
+    def _openmp(self) -> Path:
+        return self._python.parents[1] / "lib" / "libiomp5.so"
+
+    def _on_cpu(self) -> bool:
+        """vLLM's CPU build brings Intel's OpenMP, which the others don't."""
+        return self._openmp().exists()
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def _end(guard: subprocess.Popen[bytes]) -> None:
+    assert guard.stdin is not None  # it was started with a pipe
+    with contextlib.suppress(BrokenPipeError):
+        guard.stdin.write(b"end")
+        guard.stdin.close()
+    try:
+        guard.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        guard.kill()
+        guard.wait()

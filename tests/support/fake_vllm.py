@@ -1,0 +1,167 @@
+"""A vLLM server without vLLM: its endpoints over HTTP in this process, the JAX engine behind them, faults on order."""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+
+from aiohttp import web
+
+from models.weights import load_folder
+from rollout.engine import Request, Sampling
+from rollout.jax_engine import JaxEngine
+
+
+class FakeVllm:
+    """Serves at `url` from `start` on. What can go wrong is set in its attributes."""
+
+    def __init__(self, config, params, *, context=128, slots=4):
+        self._made = config, params, context, slots
+        self._runner = None
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = found.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.asked = 0
+        self.running = 0
+        self.most = 0
+        """Requests that were running at once, at most."""
+        self.loads = 0
+        self.bodies = []
+        self.statuses = []
+        """Statuses to answer the next requests for tokens with."""
+        self.seconds = 0.0
+        self.healthy = True
+        self.extension = True
+        self.ignores_updates = False
+        self.keeps_the_head = False
+        self.keeps_no_versions = False
+        self.adds = 0
+        """Added to every sampled token."""
+        self.dies_at = 0
+        """The request for tokens, counted from 1, at which the server goes away."""
+
+    async def start(self):
+        """Begin to serve, if it does not; again with the first weights, as a server that was started anew."""
+        if self._runner is not None:
+            return
+        config, params, context, slots = self._made
+        self._config, self._context = config, context
+        self._version, self._generation, self._params = "default", 0, params
+        self._engine = JaxEngine(config, params, version=0, slots=slots, max_length=context, decode_steps=2)
+        self.healthy = True
+        self._going = asyncio.Event()
+        self._going.set()
+        app = web.Application(client_max_size=2**28)
+        for method, path, handler in (
+            ("GET", "/health", self._health), ("GET", "/v1/models", self._models),
+            ("POST", "/inference/v1/generate", self._generate), ("POST", "/collective_rpc", self._rpc),
+            ("POST", "/pause", self._pause), ("POST", "/resume", self._resume),
+            ("POST", "/update_weight_version", self._called), ("POST", "/reset_prefix_cache", self._reset),
+        ):  # fmt: skip
+            app.router.add_route(method, path, handler)
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
+        await site.start()
+
+    async def stop(self):
+        """Go away; open connections break."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+            await self._engine.close()
+
+    async def _health(self, _):
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _models(self, _):
+        return web.json_response({"data": [{"id": "headrace", "max_model_len": self._context}]})
+
+    async def _generate(self, request):
+        self.asked += 1
+        body = json.loads(await request.read())
+        self.bodies.append(body)
+        if self.asked == self.dies_at:
+            request.transport.abort()
+            self._stopping = asyncio.ensure_future(self.stop())
+            raise asyncio.CancelledError
+        if self.statuses:
+            return web.json_response({"error": {"message": "as ordered"}}, status=self.statuses.pop(0))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(self.seconds)
+            await self._going.wait()
+            return web.json_response(await self._answer(body))
+        finally:
+            self.running -= 1
+
+    async def _answer(self, body):
+        asked, tokens = body["sampling_params"], tuple(body["token_ids"])
+        found = None
+        if "prompt_logprobs" in asked:
+            (logprobs,) = (await self._engine.score(tokens)).values()
+            pairs = zip(tokens[1:], logprobs, strict=True)
+            found = [None, *[{str(t): {"logprob": p}} for t, p in pairs]]
+        sampling = Sampling(
+            asked["max_tokens"], asked["temperature"], tuple(asked.get("stop_token_ids", ())),
+            top_p=asked.get("top_p", 1.0), top_k=asked.get("top_k", 0),
+        )  # fmt: skip
+        session = f"fake-{self.asked}"
+        done = await self._engine.generate(Request(session, tokens, sampling, asked.get("seed", 0)))
+        self._engine.release(session)
+        return {
+            "prompt_logprobs": found,
+            "usage": {"prompt_tokens_details": {"cached_tokens": 0}},
+            "choices": [
+                {
+                    "token_ids": [t + self.adds for t in done.token_ids],
+                    "logprobs": {"content": [{"logprob": p} for p in done.logprobs]},
+                    "weight_versions": [] if self.keeps_no_versions else self._spans(done.versions),
+                }
+            ],
+        }
+
+    def _spans(self, generations):
+        """The engine counts updates; servers tell what they were called."""
+        return [{"version": self._names[g], "start": i, "end": i + 1} for i, g in enumerate(generations)]
+
+    async def _rpc(self, request):
+        body = json.loads(await request.read())
+        if not self.extension:
+            message = "'CPUWorker' object has no attribute 'headrace_describe'"
+            return web.json_response({"error": {"message": message}}, status=500)
+        if body["method"] == "headrace_describe":
+            return web.json_response({"results": [{"vllm": "fake", "model": {}}]})
+        return web.json_response({"results": [await self._load(Path(body["args"][0]))]})
+
+    async def _load(self, folder):
+        self.loads += 1
+        config, params = load_folder(folder)
+        if config.hidden_size != self._config.hidden_size:
+            return {"refused": f"it serves a model of hidden_size {self._config.hidden_size}"}
+        if not self._config.tie_word_embeddings:
+            params = params | {"lm_head": params["model"]["embed_tokens"]}
+        if self.keeps_the_head:
+            params = params | {"lm_head": self._params["lm_head"]}
+        self._params = self._params if self.ignores_updates else params
+        return {}
+
+    async def _called(self, request):
+        self._version = json.loads(await request.read())["new_version"]
+        self._generation += 1
+        self._names = getattr(self, "_names", {}) | {self._generation: self._version}
+        await self._engine.update_weights(self._params, self._generation)
+        return web.json_response({"success": True})
+
+    async def _pause(self, _):
+        self._going.clear()
+        return web.json_response({"status": "paused"})
+
+    async def _resume(self, _):
+        self._going.set()
+        return web.json_response({"status": "resumed"})
+
+    async def _reset(self, _):
+        return web.json_response({"success": True})
