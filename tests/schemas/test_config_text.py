@@ -108,3 +108,18 @@ def test_a_stage_key_hashes_what_is_made_not_where_or_how_fast():
 def test_a_falling_schedule_without_its_own_length_makes_the_steps_part_of_the_key():
     falling = ["rl.optimizer.schedule=cosine"]
     assert rl_part(parse(TEXT, "a", falling)) != rl_part(parse(TEXT, "a", [*falling, "rl.steps=99"]))
+
+
+def test_vllm_samples_at_temperatures_up_to_two():
+    parse(TEXT, "a.toml", ["rollout.engine=vllm", "rollout.temperature=2.0"])
+    parse(TEXT, "a.toml", ["rollout.temperature=2.5"])
+    with pytest.raises(RequestError, match="vLLM samples at temperatures up to 2"):
+        parse(TEXT, "a.toml", ["rollout.engine=vllm", "promotion.temperature=2.5"])
+
+
+def test_how_servers_are_run_leaves_the_stage_key_alone_and_what_they_compute_in_does_not():
+    plain, *others = (
+        rl_part(parse(TEXT, "a.toml", ["rollout.engine=vllm", f"rollout.vllm.{setting}"]))
+        for setting in ("restarts=3", "restarts=1", "python=elsewhere", "dtype=bfloat16")
+    )
+    assert [plain == other for other in others] == [True, True, False]
