@@ -45,10 +45,13 @@ class Sampled:
 
 
 class VllmClient:
-    """Speaks to the server at `url`. Every call may raise `ServerGone`, `ServerFailed` or `Refused`."""
+    """Speaks to the server at `url`. Every call may raise `ServerGone`, `ServerFailed` or `Refused`.
 
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
+    `owner` goes into the names of weights, so that those that somebody else gave the server are noticed.
+    """
+
+    def __init__(self, url: str, owner: str = "") -> None:
+        self.url, self._owner = url.rstrip("/"), owner
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
         self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout, limits=limits, trust_env=False)
@@ -113,7 +116,7 @@ class VllmClient:
 
     async def set_version(self, version: int) -> None:
         """What the weights in use are called from here on."""
-        await self._call("POST", "/update_weight_version", {"new_version": str(version)})
+        await self._call("POST", "/update_weight_version", {"new_version": f"{self._owner}:{version}"})
 
     async def load_adapter(self, name: str, folder: Path) -> None:
         """Load a LoRA adapter (Hugging Face layout), or its newer weights, under `name`: a `model` of `sample`."""
@@ -162,12 +165,13 @@ class VllmClient:
     def _versions(self, spans: Sequence[dict[str, Any]], count: int) -> tuple[int, ...]:
         versions: list[int] = []
         for span in spans:
-            if not str(span["version"]).isdigit():
+            owner, _, version = str(span["version"]).rpartition(":")
+            if owner != self._owner or not version.isdigit():
                 raise RunStopped(
-                    f"vLLM at {self.url} sampled with weights called {span['version']!r}, which is no policy of this "
-                    f"run: does somebody else update it?"
+                    f"vLLM at {self.url} sampled with weights called {span['version']!r}, which this process did not "
+                    f"give it: every worker and evaluation needs servers of its own"
                 )
-            versions += [int(span["version"])] * (span["end"] - span["start"])
+            versions += [int(version)] * (span["end"] - span["start"])
         if len(versions) != count:
             raise RunStopped(
                 f"vLLM at {self.url} does not tell the weights of every token: it needs a version that gives "

@@ -6,6 +6,7 @@ prefix cache; a new one goes to the server with the fewest requests.
 
 import asyncio
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class VllmFleet:
 
     def __init__(self, config: DecoderConfig, settings: VllmServers, context: int, slots: int) -> None:
         python = None if settings.urls else interpreter(settings)
-        self._settings, self._context = settings, context
+        self._settings, self._context, self._owner = settings, context, uuid.uuid4().hex[:10]
         self._scratch = WeightsFolder(settings.folder, config)
         self._process = VllmServer(python, settings, self._scratch.path, context, slots) if python else None
         self._servers: list[Server] = []
@@ -155,7 +156,7 @@ class VllmFleet:
     async def _begin(self) -> list[Server]:
         if self._process is not None:
             return [Server(await self._started(self._process), self._process)]
-        servers = [Server(VllmClient(url), None) for url in self._settings.urls]
+        servers = [Server(VllmClient(url, self._owner), None) for url in self._settings.urls]
         try:
             for server in servers:
                 await self._join(server)
@@ -166,7 +167,7 @@ class VllmFleet:
 
     async def _started(self, process: VllmServer) -> VllmClient:
         folder, version = self._weights()
-        client = await process.start(folder)
+        client = await process.start(folder, self._owner)
         await client.set_version(version)
         return client
 
@@ -237,7 +238,7 @@ class VllmFleet:
 
     async def _back(self, url: str, cause: str) -> VllmClient:
         """Wait for a server that somebody else will start again."""
-        client, seconds = VllmClient(url), self._settings.start_seconds
+        client, seconds = VllmClient(url, self._owner), self._settings.start_seconds
         end = time.monotonic() + seconds
         while not await client.healthy():
             if time.monotonic() > end:

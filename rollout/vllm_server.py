@@ -46,11 +46,11 @@ class VllmServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = scratch / "server.log"
 
-    async def start(self, folder: Path) -> VllmClient:
+    async def start(self, folder: Path, owner: str = "") -> VllmClient:
         """Serve the weights in `folder`. RunStopped where it can't, with the server's own cause, or takes too long."""
         port, deadline = _free_port(), time.monotonic() + self._settings.start_seconds
         self._process = await asyncio.to_thread(self._spawn, folder, port)
-        client = VllmClient(f"http://127.0.0.1:{port}")
+        client = VllmClient(f"http://127.0.0.1:{port}", owner)
         try:
             while not await client.healthy():
                 if self._process.poll() is not None:

@@ -84,8 +84,8 @@ class VllmServers(Section):
     """The vLLM servers of each rollout worker (`rollout.engine = "vllm"`); see docs/engines.md."""
 
     urls: tuple[str, ...] = ()
-    """Servers that run already, shared by load; every worker needs servers of its own, since it decides their weights.
-    Empty: each worker starts one."""
+    """Servers that run already, between which requests are balanced. Whoever plays decides over their weights, so they
+    need `rollout.workers = 1` and `evaluation.workers = 1`. Empty: each worker and evaluation starts one."""
     python: str = ""
     """The interpreter of an environment with vLLM. Default: HEADRACE_VLLM_PYTHON, else what `make vllm-env` made."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -342,6 +342,11 @@ class Run(Section):
             raise ValueError(f"environment.tools registers `{sorted(repeated)[0]}` twice")
         if self.rollout.engine == "scripted" and not self.rollout.script:
             raise ValueError("rollout.engine = scripted needs rollout.script = `module:function`")
+        if self.rollout.vllm.urls and max(self.rollout.workers, self.evaluation.workers) > 1:
+            raise ValueError(
+                "every worker and evaluation decides over the weights of its vLLM servers: with rollout.vllm.urls, set "
+                "rollout.workers = 1 and evaluation.workers = 1"
+            )
         if self.rollout.engine == "vllm" and max(_temperatures(self)) > 2:
             raise ValueError("vLLM samples at temperatures up to 2: lower the temperature or take another engine")
         if self.rl.max_staleness == 0 and self.rollout.weight_update != "in_flight":

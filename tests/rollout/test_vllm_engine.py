@@ -281,6 +281,15 @@ async def test_a_server_of_another_model_is_refused(fakes):
     await fake.stop()
 
 
+async def test_a_server_that_somebody_else_updates_is_noticed(fakes):
+    fake = await fakes()
+    first, second = fakes.on(fake), fakes.on(fake)
+    await first.generate(request())
+    await second.generate(request())
+    with pytest.raises(RunStopped, match="which this process did not give it: every worker and evaluation needs"):
+        await first.generate(request())
+
+
 async def test_a_server_that_tells_no_versions_is_refused(fakes):
     fake = await fakes(keeps_no_versions=True)
     with pytest.raises(RunStopped, match="does not tell the weights of every token"):

@@ -123,3 +123,11 @@ def test_how_servers_are_run_leaves_the_stage_key_alone_and_what_they_compute_in
         for setting in ("restarts=3", "restarts=1", "python=elsewhere", "dtype=bfloat16")
     )
     assert [plain == other for other in others] == [True, True, False]
+
+
+def test_servers_by_url_are_not_shared():
+    urls = 'rollout.vllm.urls=["http://a:8000","http://b:8000"]'
+    alone = ["rollout.engine=vllm", "rollout.workers=1", "evaluation.workers=1", urls]
+    assert len(parse(TEXT, "a.toml", alone).rollout.vllm.urls) == 2
+    with pytest.raises(RequestError, match=r"set rollout.workers = 1 and evaluation.workers = 1"):
+        parse(TEXT, "a.toml", [*alone, "rollout.workers=2"])
