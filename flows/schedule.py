@@ -29,15 +29,18 @@ class When:
 
 
 def serve(config: str, overrides: Sequence[str], root: str | None, when: When) -> None:
-    """Serve the deployment, and that of its evaluators if it wants one, from this process until it is stopped."""
+    """Serve the deployment, and those of its workers and evaluators if it wants them, until this process is stopped."""
     request = _checked(config, overrides, root, when)
     prefect_environment.prepare(quiet=False)
-    deployments = [_deployment(request, when), *_evaluators(request, when)]
+    workers = _workers(request, None)
+    deployments = [_deployment(request, when), *_evaluators(request, when), *workers]
     _need_server("serve")
     keep_data(request)
     import prefect
 
-    prefect.serve(*deployments, limit=2 * len(deployments))
+    places = request.config.rollout.workers if workers else 0
+    # Workers that leave may still be there when others come.
+    prefect.serve(*deployments, limit=2 * (len(deployments) - len(workers) + places))
 
 
 def deploy(
@@ -103,7 +106,7 @@ def _apply(deployment: Any) -> None:
         raise RequestError(f"Prefect does not take the deployment {deployment.name}: {error}") from error
 
 
-def _workers(request: Request, work_pool: str) -> list[Any]:
+def _workers(request: Request, work_pool: str | None) -> list[Any]:
     """The deployment that the run asks for its workers, if it does."""
     from flows import rollout_worker
 

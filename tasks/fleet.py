@@ -16,10 +16,12 @@ from schemas.errors import RunStopped
 from storage import control
 from storage.objects import ObjectStore
 from tasks.children import Event
-from tasks.supervise import Restarts
+from tasks.supervise import Restarts, alike
 from tasks.worker_pool import Asked, PoolUnreachable, WorkerPool
 
 RESTARTS = Restarts(limit=6, pause=1.0, longest_pause=60.0)
+ALIKE = 3
+"""When every worker has failed so often in a row for one cause, and nobody is at work, more of it would only spin."""
 _INDEX = re.compile(r"w(\d+)-")
 
 
@@ -37,6 +39,10 @@ class Post:
     heard: float = 0.0
     """When its worker last beat; at first, when it was asked for."""
     failures: int = 0
+    cause: str = ""
+    """Why the last flow run ended."""
+    alike: int = 0
+    """Flow runs in a row that ended for this cause."""
     left: bool = False
     """It is not asked for any more."""
 
@@ -150,7 +156,8 @@ class Fleet:
         if now - post.since > self._restarts.healthy and post.heard > post.since:
             post.failures = 0
         post.failures += 1
-        post.asked, self._cause = None, cause
+        post.alike = post.alike + 1 if alike(cause, post.cause) else 1
+        post.asked, post.cause, self._cause = None, cause, cause
         if post.failures > self._restarts.limit:
             post.left = True
             self._say(post, f"{cause}; it has failed {post.failures} times and is not asked for again")
@@ -185,6 +192,8 @@ class Fleet:
         last = f"; the last that ended: {self._cause}" if self._cause else ""
         if all(p.left for p in self._posts) and self._cause:
             raise RunStopped(f"no worker of run {self._run} is left{last}")
+        if all(p.left or p.alike >= ALIKE for p in self._posts) and self._cause:
+            raise RunStopped(f"every worker of run {self._run} fails, {ALIKE} times in a row with: {self._cause}")
         if now - self._seen > self._patience:
             raise RunStopped(
                 f"no worker has joined run {self._run} for {self._patience:g} s: {self._pool.hint()}{last}"

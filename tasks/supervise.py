@@ -4,6 +4,7 @@ A child that dies is started anew (with a new id of its own), after a growing pa
 cause twice in a row, a wrong request, or a reason of its own ends it: repeating would only spin. A stop is a return.
 """
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from schemas.errors import RequestError, RunStopped
 from tasks.children import Command, Event, Outcome, run_child
 from tasks.patience import START_SECONDS
+
+_NUMBER = re.compile(r"0x[0-9a-f]+|[0-9a-f]*\d[0-9a-f]*")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def keep_running(
         failures += 1
         if outcome.refused:
             raise RequestError(outcome.cause)
-        repeated = outcome.code > 0 and outcome.cause == last_cause
+        repeated = outcome.code > 0 and alike(outcome.cause, last_cause)
         if outcome.deliberate or repeated or failures > restarts.limit:
             raise RunStopped(_give_up(command, outcome, failures))
         last_cause = outcome.cause
@@ -53,6 +56,11 @@ def keep_running(
         on_event({"event": "restart", "message": f"{command.name} {outcome.cause}; starting it again in {pause:g} s"})
         if _wait(pause, stop):
             return Outcome(outcome.code, stopped=True)
+
+
+def alike(cause: str, other: str) -> bool:
+    """Whether two causes are one, numbers aside: process ids, addresses and times differ from try to try."""
+    return _NUMBER.sub("#", cause) == _NUMBER.sub("#", other)
 
 
 def _give_up(command: Command, outcome: Outcome, failures: int) -> str:

@@ -117,6 +117,19 @@ def test_a_bug_in_a_roll_out_ends_the_learner_at_once(
     assert not [key for key in open_store(root).list("runs/small/") if "/ledger/" in key], "nobody waited for its end"
 
 
+def test_workers_that_all_crash_at_their_start_end_the_run_with_the_cause(
+    headrace: Headrace, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_WORKER", "raises")
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "600")
+    code, out, err = headrace("run", "CONFIG")
+    assert code == 1 and err.startswith("headrace: worker-") and "failed (2 times): ValueError: a bug of process" in err
+    assert 1 <= out.count("starting it again") <= 2, "each worker was tried twice at most"
+    left = read_run(open_store(root), "small")
+    assert left is not None and left.state == "failed" and "a bug of process" in left.reason
+    assert not [key for key in open_store(root).list("runs/small/") if "/ledger/" in key], "the learner did not wait"
+
+
 def test_a_killed_learner_is_started_again(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_LEARNER", "dies")
     code, out, _ = headrace("run", "CONFIG")

@@ -164,11 +164,22 @@ def test_a_worker_that_keeps_failing_is_given_up_while_others_work(place: Place)
 
 def test_when_all_fail_the_run_stops_with_the_cause(place: Place) -> None:
     place.window()
-    with pytest.raises(RunStopped, match=r"no worker of run small is left; the last that ended: no file mine.py"):
-        for _ in range(60):
+    with pytest.raises(RunStopped, match=r"no worker of run small is left; the last that ended: cause [a-z]"):
+        for number in range(60):
             place.after(5)
             for id in place.fleet.asked:
-                place.pool.put(id, "FAILED", "no file mine.py")
+                place.pool.put(id, "FAILED", f"cause {chr(ord('a') + number % 26)}")
+
+
+def test_when_all_fail_for_one_cause_the_run_stops_soon(place: Place) -> None:
+    place.window()
+    cause = "ValueError: a bug in process 12"
+    with pytest.raises(RunStopped, match=rf"every worker of run small fails, 3 times in a row with: {cause}"):
+        for _ in range(20):
+            place.after(5)
+            for id in place.fleet.asked:
+                place.pool.put(id, "FAILED", cause)
+    assert place.now <= 60, "not after all seven tries"
 
 
 def test_when_nobody_comes_the_run_stops_with_a_hint(place: Place) -> None:

@@ -9,7 +9,7 @@ from support.projects import FAKES
 
 from schemas.errors import RequestError, RunStopped
 from tasks.children import Command, Event, environment, run_child
-from tasks.supervise import Restarts, keep_running
+from tasks.supervise import Restarts, alike, keep_running
 
 QUICK = Restarts(limit=2, pause=0.01, longest_pause=0.02)
 
@@ -79,6 +79,11 @@ def test_a_killed_child_is_started_anew_a_limited_number_of_times() -> None:
 def test_the_same_cause_twice_ends_it() -> None:
     with pytest.raises(RunStopped, match=r"\(2 times\): ValueError: a bug"):
         keep_running(loud("raises"), lambda e: None, stop=lambda: False, silence=30, restarts=QUICK)
+
+
+def test_causes_are_alike_whatever_numbers_they_name() -> None:
+    assert alike("KeyError: 7 in <x object at 0x7f3a> of w1-9fe3", "KeyError: 12 in <x object at 0x8b20> of w2-03ab")
+    assert not alike("KeyError: 7", "ValueError: 7")
 
 
 def test_a_wrong_request_is_not_repeated(fakes: None, project: Path, root: str) -> None:

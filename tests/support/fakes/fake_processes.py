@@ -54,6 +54,8 @@ def warm_up(args: argparse.Namespace) -> None:
 def worker(args: argparse.Namespace) -> None:
     store = open_store(args.root)
     state = register_worker(store, args.base, worker=f"w{os.getpid()}", host="here", pid=os.getpid())
+    if os.environ.get("FAKE_WORKER") == "raises":
+        raise ValueError(f"a bug of process {os.getpid()} at {state!r}")
     emit("worker", worker=state.worker, version=0, in_flight=1, trajectories=0, rollouter_idle_ratio=0.5)
     while not turn():
         window = read_window(store, args.base)
