@@ -17,6 +17,8 @@ from storage.documents import read_document
 from storage.objects import ObjectStore, find
 from tasks.record import read_run
 
+LOOK_READS = 4
+"""Objects that one look reads: the run, its RL stage, the window and the lease."""
 Phase = Literal["waiting", "open", "over", "moved"]
 
 

@@ -1,15 +1,19 @@
 """What RL will ask of a remote store in an hour: operations and bytes, from the configuration alone.
 
 Writes and listings are what clouds charge most for (class A), reads are cheap (class B), deletes are free. The figures
-are for the time during RL and err on the high side; warm-ups and evaluations ask for little.
+are for the time during RL and err on the high side; warm-ups and evaluations ask for little. Workers that join beyond
+those of the configuration are not known here: `docs/gcs.md` says what each of them adds.
 """
 
 from dataclasses import dataclass
 
 from schemas.config import Run
 from tasks.initial import read_config_json
+from tasks.join import LOOK_SECONDS
 from tasks.lease import SECONDS as LEASE_SECONDS
+from tasks.reinforce import ROUND_SECONDS
 from tasks.request import Request
+from tasks.run_watch import LOOK_READS
 
 HOUR = 3600.0
 STEP_SECONDS = 10.0
@@ -59,6 +63,9 @@ def estimate(config: Run, parameters: int, *, step_seconds: float = STEP_SECONDS
     loading = policies * workers * (1 + POLICY_FILES)
     turn = (1 + workers) * ANSWER_SECONDS + rollout.poll_seconds  # of a learner that waits: each worker's next shard
     polls = workers / max(rollout.poll_seconds, ANSWER_SECONDS) + (1 + workers) / turn
+    if rollout.infrastructure == "deployment":  # each worker joins by a flow run of its own
+        polls += workers * LOOK_READS / LOOK_SECONDS
+        polls += 1 / ROUND_SECONDS + 4 / rollout.lease_seconds * (workers + 1)
     replaced = policies * weights * max(0.0, 1 - rl.publish_every / rl.checkpoint_every)
     sent = policies * weights + checkpoints * snapshot + shard_bytes
     return Traffic(

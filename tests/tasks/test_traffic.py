@@ -1,17 +1,27 @@
 """The estimate of what an hour of RL asks of a remote store."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.fake_gcs import FakeGcs
+from support.gated import ended
 
 from flows.cli import parser
 from flows.commands import validate
 from models.config import DecoderConfig
 from models.pure import flatten, init_params
+from schemas import keys
+from schemas.manifest import Window
+from storage.folder import FolderStore
+from storage.objects import Stored
 from tasks.request import load
+from tasks.run_watch import LOOK_READS, RunWatch
 from tasks.traffic import Traffic, count_parameters, estimate, parameters, size
+
+OPEN = Window(version=0, step=0, limit=9, low=0, ended=(), closed=False, learner="x")
+DEPLOYED = "rollout.infrastructure=deployment"
 
 
 @pytest.fixture
@@ -46,6 +56,23 @@ def test_what_drives_the_traffic(project: Path) -> None:
     assert at(project, parameters=2_000_000).sent > 1.5 * base.sent
     assert at(project, "rl.checkpoint_every=1").kept > 2 * base.kept
     assert at(project, step_seconds=1.0).sent == pytest.approx(10 * base.sent)
+
+
+def test_workers_that_join_look_at_their_run(project: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, reads = ended(project, root), Counter[str]()
+    store, get = case.session.store, FolderStore.get
+
+    def counted(self: FolderStore, key: str) -> Stored:
+        reads[key] += 1
+        return get(self, key)
+
+    monkeypatch.setattr(FolderStore, "get", counted)
+    store.put(keys.window(case.weights.prefix.partition("/policies")[0]), OPEN.to_bytes())
+    assert RunWatch(store, "small").look().phase == "open"
+    assert reads.total() == LOOK_READS, reads
+    here, elsewhere = at(project, "rollout.workers=8"), at(project, "rollout.workers=8", DEPLOYED)
+    assert elsewhere.reads - here.reads == pytest.approx(8 * LOOK_READS * 1800 + 1800 + 9 * 720)
+    assert elsewhere.writes == here.writes
 
 
 def test_policies_are_most_of_the_bytes(project: Path) -> None:
