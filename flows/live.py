@@ -37,6 +37,8 @@ class LiveView:
         with self._lock:
             if event["event"] in _ROUTINE:
                 self._latest[source] = event
+            if event["event"] == "worker_gone":
+                self._latest.pop(source, None)
             if event["event"] == "stage":
                 self._stage = str(event.get("name"))
                 self._latest = {k: v for k, v in self._latest.items() if v["event"] in ("step", "worker")}

@@ -14,6 +14,7 @@ from storage.control import read_window
 from storage.objects import find
 from tasks import announce, processes
 from tasks.children import Command, Event
+from tasks.elsewhere import WorkersElsewhere, shown
 from tasks.fleet import Fleet
 from tasks.last_step import LastStep
 from tasks.session import Session
@@ -52,8 +53,13 @@ def roll_out(session: Session, base: str, index: int) -> str:
     """
     command, ended = processes.worker(session.store.url, base, index), "finished"
     while ended == "finished" and _window_opens(session, base):
-        ended = _keep(session, command, Restarts(limit=6))
+        ended = _keep(session, command, Restarts(limit=6), lambda event: _note_worker(session, event))
     return ended
+
+
+def _note_worker(session: Session, event: Event) -> None:
+    if event["event"] == "worker":
+        session.own_workers.add(str(event.get("worker")))
 
 
 def roll_out_elsewhere(session: Session, base: str, pool: WorkerPool | None = None) -> str:
@@ -122,7 +128,10 @@ def learn(session: Session, base: str) -> str:
         figures.note(event)
         announce.note(session, event)
 
-    ended = _keep(session, processes.learner(session.store.url, base), Restarts(limit=3), note)
+    silence = 3 * session.request.config.rollout.lease_seconds
+    others = WorkersElsewhere(session.store, base, session.tell, session.own_workers, silence)
+    with shown(others, session.tell):
+        ended = _keep(session, processes.learner(session.store.url, base), Restarts(limit=3), note)
     figures.flush()
     session.learned.set()
     manifest = read_rl(session.store, base)

@@ -38,6 +38,8 @@ class Session:
     cause: HeadraceError | None = None
     evaluating: threading.Semaphore = field(init=False)
     """As many evaluations as may run side by side."""
+    own_workers: set[str] = field(default_factory=set)
+    """Ids of the rollout workers that this process started and that have spoken."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:

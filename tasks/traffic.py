@@ -8,6 +8,7 @@ those of the configuration are not known here: `docs/gcs.md` says what each of t
 from dataclasses import dataclass
 
 from schemas.config import Run
+from tasks.elsewhere import SECONDS as SHOWN_SECONDS
 from tasks.initial import read_config_json
 from tasks.join import LOOK_SECONDS
 from tasks.lease import SECONDS as LEASE_SECONDS
@@ -65,7 +66,7 @@ def estimate(config: Run, parameters: int, *, step_seconds: float = STEP_SECONDS
     polls = workers / max(rollout.poll_seconds, ANSWER_SECONDS) + (1 + workers) / turn
     if rollout.infrastructure == "deployment":  # each worker joins by a flow run of its own
         polls += workers * LOOK_READS / LOOK_SECONDS
-        polls += 1 / ROUND_SECONDS + 4 / rollout.lease_seconds * (workers + 1)
+        polls += 1 / ROUND_SECONDS + 4 / rollout.lease_seconds * (workers + 1) + (workers + 1) / SHOWN_SECONDS
     replaced = policies * weights * max(0.0, 1 - rl.publish_every / rl.checkpoint_every)
     sent = policies * weights + checkpoints * snapshot + shard_bytes
     return Traffic(
