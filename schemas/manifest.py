@@ -35,7 +35,8 @@ class WeightsRef(Section):
 class Parent(Section):
     """Something that an artifact was made from."""
 
-    kind: Literal["run", "stage", "checkpoint", "champion", "data", "weights", "code"]
+    kind: Literal["run", "stage", "checkpoint", "champion", "data", "log", "weights", "code"]
+    """`log`: a selection of trajectories of the `run` beside it, whose digest is its ledger head."""
     ref: str
     sha256: str = ""
 

@@ -5,15 +5,46 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from schemas.base import Name, Positive, PositiveFloat, Section
+from schemas.base import Count, Name, Positive, PositiveFloat, Section
 from schemas.optimizer import Optimizer
+
+
+class RunPairs(Section):
+    """Pairs from the log of a run in the same store: of each group the best trajectory against the worst, as they were
+    sampled. Groups whose rewards are equal are left out."""
+
+    run: Name
+    """The run; its newest RL stage counts. The selection is made when the run that asks for it is first started."""
+    first_step: Count = 0
+    end_step: Positive | None = None
+    """Of trajectories that ended at the steps from `first_step` to before this; default: as far as the ledger goes."""
+    min_reward: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """What a trajectory must have earned to be imitated or preferred."""
+    per_task: Positive | None = None
+    """At most so many of each task: the best, of equals the newest."""
+
+
+class RunSamples(RunPairs):
+    """Demonstrations from the log of a run in the same store (rejection sampling): the best trajectories of each group,
+    as they were sampled, each stream once."""
+
+    per_group: Positive = 1
+    """At most so many of each group."""
+
+
+def _source(value: Any) -> str:
+    return "file" if isinstance(value, str) or not isinstance(value, Mapping | Section) else "log"
+
+
+_Demonstrations = Annotated[Annotated[str, Tag("file")] | Annotated[RunSamples, Tag("log")], Discriminator(_source)]
+_Pairs = Annotated[Annotated[str, Tag("file")] | Annotated[RunPairs, Tag("log")], Discriminator(_source)]
 
 
 class _WarmUp(Section):
     kind: Literal["sft", "dpo", "orpo"]
     name: Name
     """The stage's name; its outputs lie under `stages/<name>-<key>` and are shared by runs."""
-    data: str
+    data: Any
     steps: Positive
     batch_size: Positive = 32
     """Demonstrations or pairs a step."""
@@ -28,9 +59,9 @@ class SFT(_WarmUp):
     """A supervised warm-up: imitate the assistant turns of demonstrations."""
 
     kind: Literal["sft"] = "sft"
-    data: str
-    """JSONL or Parquet file of demonstrations (`messages`, `tools`): a path or a store URL. They may show
-    training tasks, but nothing that is measured."""
+    data: _Demonstrations
+    """JSONL or Parquet file of demonstrations (`messages`, `tools`): a path or a store URL; or a table that
+    takes them from a run's log. They may show training tasks, but nothing that is measured."""
 
 
 class DPO(_WarmUp):
@@ -38,9 +69,9 @@ class DPO(_WarmUp):
     reference policy."""
 
     kind: Literal["dpo"]
-    data: str
-    """JSONL or Parquet file of pairs (`prompt`, `chosen`, `rejected`, `tools`): a path or a store URL. They may show
-    training tasks, but nothing that is measured."""
+    data: _Pairs
+    """JSONL or Parquet file of pairs (`prompt`, `chosen`, `rejected`, `tools`): a path or a store URL; or a table that
+    takes them from a run's log. They may show training tasks, but nothing that is measured."""
     beta: PositiveFloat = 0.1
     """How dear it is to leave the reference policy."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
@@ -52,9 +83,9 @@ class ORPO(_WarmUp):
     of the two sides apart. It needs no reference policy."""
 
     kind: Literal["orpo"]
-    data: str
-    """JSONL or Parquet file of pairs (`prompt`, `chosen`, `rejected`, `tools`): a path or a store URL. They may show
-    training tasks, but nothing that is measured."""
+    data: _Pairs
+    """JSONL or Parquet file of pairs (`prompt`, `chosen`, `rejected`, `tools`): a path or a store URL; or a table that
+    takes them from a run's log. They may show training tasks, but nothing that is measured."""
     odds_weight: PositiveFloat = 0.1
     """The weight of the odds ratio beside imitation: the paper's lambda."""
 

@@ -21,6 +21,7 @@ from storage.audit_life import trajectory
 from storage.audit_lineage import checkpoint
 from storage.audit_log import Log, read_log
 from storage.audit_runs import read_spec, stages
+from storage.audit_taken import taken_violations
 from storage.documents import read_document
 from storage.objects import ObjectStore
 
@@ -69,10 +70,12 @@ class Verification:
 
     run: str
     stages: tuple[StageVerification, ...]
+    taken: tuple[str, ...] = ()
+    """Contradictions in what its warm-ups took from the logs of other runs."""
 
     @property
     def violations(self) -> tuple[str, ...]:
-        return tuple(v for stage in self.stages for v in stage.violations)
+        return (*(v for stage in self.stages for v in stage.violations), *self.taken)
 
     @property
     def ok(self) -> bool:
@@ -107,8 +110,10 @@ class Verification:
 
 
 def verify(store: ObjectStore, run: str) -> Verification:
-    """Audit every RL stage of a run. RequestError if there is no such run or it has no RL stage."""
-    return Verification(run, tuple(_stage(store, run, base) for base in stages(store, run)))
+    """Audit every RL stage of a run, and what its warm-ups took from logs. RequestError if there is no such run or it
+    has no RL stage."""
+    found = tuple(_stage(store, run, base) for base in stages(store, run))
+    return Verification(run, found, tuple(taken_violations(store, run)))
 
 
 def _stage(store: ObjectStore, run: str, base: str) -> StageVerification:

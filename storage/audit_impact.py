@@ -14,6 +14,7 @@ from schemas.manifest import Parent, RunManifest
 from storage.audit_downstream import Artifact, downstream, rl_stages, warm_up_stages
 from storage.audit_lineage import checkpoint
 from storage.audit_runs import read_spec, stages
+from storage.audit_taken import warm_ups_that_took
 from storage.catalog import Catalog, open_catalog
 from storage.documents import read_document
 from storage.objects import ObjectStore
@@ -81,7 +82,9 @@ def _of_rows(store: ObjectStore, run: str, kind: str, value: str) -> Impact:
             steps[base] = min(mine["step"].to_pylist()) + 1
     if not known:
         raise RequestError(f"the ledger of run `{run}` has no {kind} `{value}`")
-    return _made(store, run, kind, value, trained, catalogs, steps)
+    took = warm_ups_that_took(store, lambda base, one: base in catalogs and getattr(one, column) == value)
+    weights = frozenset(t.weights_sha256 for t in took)
+    return _made(store, run, kind, value, trained, catalogs, steps, weights)
 
 
 def _of_data(store: ObjectStore, run: str, selector: str) -> Impact:
@@ -95,8 +98,10 @@ def _of_data(store: ObjectStore, run: str, selector: str) -> Impact:
             trained += rows.num_rows
             if rows.num_rows:
                 steps[base] = min(rows["step"].to_pylist()) + 1
-    used = [m for m in warm_up_stages(store) if any(p.sha256 == wanted.sha256 for p in m.inputs if p.kind == "data")]
+    files = ("data", "log")
+    used = [m for m in warm_up_stages(store) if any(p.sha256 == wanted.sha256 for p in m.inputs if p.kind in files)]
     weights = frozenset(m.weights.sha256 for m in used if m.weights)
+    weights |= {t.weights_sha256 for t in warm_ups_that_took(store, lambda base, _: base in catalogs)}
     return _made(store, run, "data", wanted.ref, trained, catalogs, steps, weights)
 
 

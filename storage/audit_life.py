@@ -11,6 +11,7 @@ from storage.audit_checks import row_place
 from storage.audit_downstream import downstream
 from storage.audit_log import Place, read_log, read_rows
 from storage.audit_runs import stages
+from storage.audit_taken import warm_ups_that_took
 from storage.catalog import open_catalog
 from storage.catalog_part import ledger_row
 from storage.objects import ObjectStore
@@ -61,6 +62,8 @@ class Life:
     messages: str
     """JSON, for people. Sampled by a model: not to be trusted."""
     descendants: tuple[Descendant, ...]
+    warm_ups: tuple[str, ...]
+    """Folders of warm-ups that took it from the log."""
     ledger_head: str
     """The head of the ledger that the answer was made from."""
     notes: tuple[str, ...] = ()
@@ -122,6 +125,8 @@ def _stored(store: ObjectStore, base: str, entry: LedgerRow) -> Trajectory:
 def _life(store: ObjectStore, answer: _Answer, step: int | None, entry: LedgerRow) -> Life:
     row = _stored(store, answer.base, entry)
     worker, seq, place = row_place(entry)
+    took = warm_ups_that_took(store, lambda base, one: (base, one.trajectory) == (answer.base, row.id))
+    warm_ups = {t.stage: t.weights_sha256 for t in took}
     return Life(
         id=row.id,
         run=row.run,
@@ -146,15 +151,20 @@ def _life(store: ObjectStore, answer: _Answer, step: int | None, entry: LedgerRo
         staleness=entry.staleness,
         advantage=entry.advantage,
         messages=row.messages,
-        descendants=_descendants(store, answer.base, step, entry),
+        descendants=_descendants(store, answer.base, step, entry, frozenset(warm_ups.values())),
+        warm_ups=tuple(warm_ups),
         ledger_head=answer.head,
         notes=(answer.refused,) if answer.refused else (),
     )
 
 
-def _descendants(store: ObjectStore, base: str, step: int | None, entry: LedgerRow) -> tuple[Descendant, ...]:
-    """Checkpoints of the stage from the step on, then those of the runs that started from one of them."""
-    if step is None or entry.disposition != Disposition.TRAINED:
+def _descendants(
+    store: ObjectStore, base: str, step: int | None, entry: LedgerRow, warm_ups: frozenset[str]
+) -> tuple[Descendant, ...]:
+    """Checkpoints of the stage from the step on, then those of runs that started from one of them or from the weights
+    of warm-ups that took it."""
+    trained = step is not None and entry.disposition == Disposition.TRAINED
+    if not trained and not warm_ups:
         return ()
-    found = downstream(store, {base: step + 1}, policies=False)
+    found = downstream(store, {base: step + 1} if step is not None and trained else {}, warm_ups, policies=False)
     return tuple(Descendant(a.ref, a.rl, a.weights_sha256, a.promoted) for a in found if a.kind == "checkpoint")

@@ -15,6 +15,7 @@ from schemas import keys
 from schemas.ledger import Disposition, Kind
 from schemas.manifest import Parent, StageManifest, WeightsRef
 from storage.audit_runs import find_checkpoint, read_spec
+from storage.audit_taken import Taken, taken_by
 from storage.catalog import open_catalog
 from storage.documents import read_document
 from storage.expired import read_expired, sentence
@@ -80,6 +81,8 @@ class WarmUp:
     """Its folder in the store."""
     weights_sha256: str
     inputs: tuple[Parent, ...]
+    taken: Taken | None = None
+    """What it took from a run's log, where it did not learn from a file."""
 
 
 @dataclass
@@ -95,8 +98,9 @@ class Lineage:
     """Where the walk ends: weights and checkpoints that this store does not hold."""
 
     def data(self) -> list[Parent]:
-        """The data files: tasks of each run, demonstrations of each warm-up."""
+        """The data files: tasks of each run and of trajectories that a warm-up took, demonstrations of each warm-up."""
         files = [s.tasks for s in self.segments] + [p for w in self.warm_ups for p in w.inputs if p.kind == "data"]
+        files += [w.taken.tasks for w in self.warm_ups if w.taken]
         return list(dict.fromkeys(files))
 
     @property
@@ -120,7 +124,12 @@ class Lineage:
             "trajectories": self.table().to_pylist(),
             "runs": [_segment_json(s) for s in self.segments],
             "warm_ups": [
-                {"stage": w.stage, "weights_sha256": w.weights_sha256, "inputs": [p.model_dump() for p in w.inputs]}
+                {
+                    "stage": w.stage,
+                    "weights_sha256": w.weights_sha256,
+                    "inputs": [p.model_dump() for p in w.inputs],
+                    "taken": w.taken.to_json() if w.taken else None,
+                }
                 for w in self.warm_ups
             ],
             "data": [p.model_dump() for p in self.data()],
@@ -215,8 +224,8 @@ def _follow_stage(store: ObjectStore, lineage: Lineage, stage: str, sha256: str,
         lineage.outside.append(Parent(kind="stage", ref=stage, sha256=sha256))
         return
     digest = manifest.weights.sha256 if manifest.weights else ""
-    lineage.warm_ups.append(WarmUp(stage, digest, manifest.inputs))
+    lineage.warm_ups.append(WarmUp(stage, digest, manifest.inputs, taken_by(store, manifest)))
     for parent in manifest.inputs:
-        if parent.kind not in ("data", "code"):
+        if parent.kind not in ("data", "log", "run", "code"):
             weights = WeightsRef(prefix=parent.ref, sha256=parent.sha256, origin=parent.ref)
             _follow(store, lineage, weights, ledger_only=ledger_only)

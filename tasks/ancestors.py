@@ -81,7 +81,7 @@ def _rl(store: ObjectStore, base: str) -> Iterator[Trained | WeightsRef]:
 def _warm_up(store: ObjectStore, stage: str) -> Iterator[Trained | WeightsRef]:
     manifest = read_document(store, StageManifest, f"{stage}/manifest.json")
     for parent in manifest.inputs if manifest else ():
-        if parent.kind == "data":
+        if parent.kind in ("data", "log"):
             yield Trained(f"the demonstrations of {stage}", parent.ref, parent.sha256, "warm_up")
-        elif parent.kind != "code":
+        elif parent.kind not in ("code", "run"):
             yield WeightsRef(prefix=parent.ref, sha256=parent.sha256, origin=parent.ref)

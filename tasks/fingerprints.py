@@ -17,6 +17,7 @@ import pyarrow as pa
 from schemas import checksum, data, keys
 from schemas.data import Task
 from schemas.errors import RequestError
+from schemas.selection import Selection
 from storage.objects import ObjectMissing, ObjectStore, find
 from storage.rows import read_rows, read_tasks
 from tasks.sources import DataFile, read_kept
@@ -55,9 +56,13 @@ def plain(text: str) -> str:
 
 
 def asked(file: DataFile, kind: Kind) -> Iterator[Asked]:
-    """What each row asks. A task has an id and a prompt, a conversation only its first user message."""
+    """What each row asks. A task and a trajectory of a task have an id and a prompt, a conversation only its first user
+    message."""
     if kind == "tasks":
         yield from asked_by(read_tasks(file.data, file.suffix, file.where))
+        return
+    if file.suffix == "json":
+        yield from _asked_in(Selection.from_bytes(file.data, file.where))
         return
     for row, place in read_rows(file.data, file.suffix, file.where):
         if text := plain(data.opening(row, place)):
@@ -70,6 +75,15 @@ def asked_by(tasks: Iterable[Task]) -> Iterator[Asked]:
         place = f"task {task.id}"
         yield "id", task.id, place
         yield "prompt", plain(task.prompt), place
+
+
+def _asked_in(selection: Selection) -> Iterator[Asked]:
+    """What the trajectories asked that a warm-up takes from a run's log."""
+    for one in selection.everything:
+        place = f"trajectory {one.trajectory} of run {selection.run}"
+        yield "id", one.task_id, place
+        if text := plain(one.prompt):
+            yield "prompt", text, place
 
 
 def digests(rows: Iterable[Asked]) -> Digests:

@@ -95,7 +95,8 @@ def _lineage(source: Source, lineage: Lineage) -> str:
 def _data(lineage: Lineage) -> list[tuple[str, str, str]]:
     """Every data file with whose it is: tasks of a run, demonstrations of a warm-up."""
     files = [(f"tasks of {s.run}", s.tasks) for s in lineage.segments]
-    files += [(w.stage, p) for w in lineage.warm_ups for p in w.inputs if p.kind == "data"]
+    files += [(w.stage, p) for w in lineage.warm_ups for p in w.inputs if p.kind in ("data", "log")]
+    files += [(f"tasks of run {w.taken.selection.run}", w.taken.tasks) for w in lineage.warm_ups if w.taken]
     return [(whose, p.ref, f"`{p.sha256}`") for whose, p in files]
 
 

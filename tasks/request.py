@@ -15,12 +15,14 @@ from schemas.config import Run
 from schemas.data import Task
 from schemas.errors import RequestError
 from schemas.manifest import RunManifest
+from schemas.warm_ups import WarmUp
 from storage.objects import ObjectStore
 from storage.open import open_store
 from storage.rows import read_demonstrations, read_preferences, read_tasks
 from tasks import fingerprints
 from tasks.fingerprints import DataSet, kind_of, of_file
 from tasks.leaks import check_leaks
+from tasks.selecting import selected_file
 from tasks.sources import DataFile, keep, read_kept, read_source
 
 DEFAULT_ROOT = "./.headrace"
@@ -111,14 +113,22 @@ def build(config: Run, folder: Path, store: ObjectStore, run: str | None) -> Req
     files = {setting: read_source(where, folder) for setting, where in task_files(config).items()}
     tasks = {setting: read_tasks(f.data, f.suffix, f.where) for setting, f in files.items()}
     _check_category(config.evaluation.category, tasks, files)
-    for stage in config.warm_up:
-        file = files[f"warm_up.{stage.name}"] = read_source(stage.data, folder)
-        read = read_demonstrations if stage.kind == "sft" else read_preferences
-        read(file.data, file.suffix, file.where)
+    name = check_run_name(run or config.name)
+    files |= {f"warm_up.{stage.name}": _warm_up_file(stage, folder, store, name) for stage in config.warm_up}
     sets = {setting: of_file(store, setting, file, tasks.get(setting)) for setting, file in files.items()}
     check_leaks(sets)
     digest = environment_sha256(config, folder)
-    return Request(config, check_run_name(run or config.name), folder, store, files, digest, sets)
+    return Request(config, name, folder, store, files, digest, sets)
+
+
+def _warm_up_file(stage: WarmUp, folder: Path, store: ObjectStore, run: str) -> DataFile:
+    """What a warm-up learns from: a file, or what it takes from the log of another run."""
+    if not isinstance(stage.data, str):
+        return selected_file(store, run, stage, stage.data)
+    file = read_source(stage.data, folder)
+    read = read_demonstrations if stage.kind == "sft" else read_preferences
+    read(file.data, file.suffix, file.where)
+    return file
 
 
 def _check_category(field: str, sets: dict[str, list[Task]], files: dict[str, DataFile]) -> None:

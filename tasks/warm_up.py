@@ -3,9 +3,11 @@
 from schemas import keys
 from schemas.errors import RunStopped
 from schemas.manifest import Parent, WarmUpSpec
+from schemas.selection import Selection
 from tasks import processes
 from tasks.children import Command
 from tasks.session import Session
+from tasks.sources import DataFile
 from tasks.supervise import keep_running
 from tasks.survey import Stage
 
@@ -34,7 +36,7 @@ def _trained(session: Session, stage: Stage) -> Command:
     """Write the stage's spec and make the command that follows it."""
     request = session.request
     data = request.data[f"warm_up.{stage.name}"]
-    inputs = [Parent(kind="data", ref=data.key, sha256=data.sha256)]
+    inputs = data_inputs(data)
     if stage.parent is not None:
         kind = "stage" if stage.parent.origin.startswith("stages/") else "weights"
         inputs.append(Parent(kind=kind, ref=stage.parent.origin or stage.parent.prefix, sha256=stage.parent.sha256))
@@ -51,3 +53,12 @@ def _trained(session: Session, stage: Stage) -> Command:
     key = keys.spec(keys.stage(stage.name, stage.key))
     session.store.put(key, spec.to_bytes())
     return processes.warm_up(session.store.url, stage.name, key)
+
+
+def data_inputs(data: DataFile) -> list[Parent]:
+    """The data file; or the selection and the run, up to a ledger head, that it was made from."""
+    if data.suffix != "json":
+        return [Parent(kind="data", ref=data.key, sha256=data.sha256)]
+    taken = Selection.from_bytes(data.data, data.key)
+    source = Parent(kind="run", ref=keys.rl(taken.run, taken.rl), sha256=taken.ledger_head)
+    return [Parent(kind="log", ref=data.key, sha256=data.sha256), source]

@@ -7,13 +7,14 @@ import argparse
 import math
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas import keys
 from schemas.config import Run
 from schemas.digest import sha256
 from schemas.errors import RequestError, RunStopped
 from schemas.manifest import StageManifest, WarmUpSpec, WeightsRef
+from schemas.selection import Selection
 from schemas.version import code_version
 from schemas.warm_ups import SFT, WarmUp
 from storage.objects import ObjectExists, ObjectStore
@@ -108,26 +109,37 @@ def _fit(
     """Parameters after the stage's steps, and the last step's figures; None if a stop was asked for."""
     from trainer.lessons import preferring, score_reference, supervised
     from trainer.optimizer import make_optimizer
-    from trainer.preference_data import encode_pairs
-    from trainer.sft_data import encode_all, order
+    from trainer.sft_data import order
 
-    raw, suffix = _data(store, spec, stage), spec.data.rpartition(".")[2]
     optimizer = make_optimizer(stage.optimizer, stage.steps)
+    with busy("reading what to learn from", limit):
+        examples = _examples(store, spec, stage, tokenizer)
+    plan = order(len(examples), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
     if isinstance(stage, SFT):
-        with busy("encoding the demonstrations", limit):
-            examples = encode_all(read_demonstrations(raw, suffix, stage.data), tokenizer, stage.max_length)
-        plan = order(len(examples), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
         lesson = supervised(decoder, optimizer, examples, stage)
     else:
-        with busy("encoding the pairs", limit):
-            pairs = encode_pairs(read_preferences(raw, suffix, stage.data), tokenizer, stage.max_length)
-        plan = order(len(pairs), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
         start = params if spec.initial is not None else None
-        reference = score_reference(decoder, start, pairs, stage, plan, limit)
+        reference = score_reference(decoder, start, examples, stage, plan, limit)
         if reference is None:
             return None
-        lesson = preferring(decoder, optimizer, pairs, stage, reference)
+        lesson = preferring(decoder, optimizer, examples, stage, reference)
     return _run(lesson, params, optimizer, plan, stage, limit)
+
+
+def _examples(store: ObjectStore, spec: WarmUpSpec, stage: WarmUp, tokenizer: "Tokenizer") -> Any:
+    """Streams of demonstrations or of both sides of pairs, from a data file or a run's log."""
+    from trainer.own_log import taken_examples, taken_pairs
+    from trainer.preference_data import encode_pairs
+    from trainer.sft_data import encode_all
+
+    raw, supervised = _data(store, spec, stage), isinstance(stage, SFT)
+    if not isinstance(stage.data, str):
+        selection = Selection.from_bytes(raw, spec.data)
+        return (taken_examples if supervised else taken_pairs)(store, selection, tokenizer)
+    suffix = spec.data.rpartition(".")[2]
+    if supervised:
+        return encode_all(read_demonstrations(raw, suffix, stage.data), tokenizer, stage.max_length)
+    return encode_pairs(read_preferences(raw, suffix, stage.data), tokenizer, stage.max_length)
 
 
 def _run(
