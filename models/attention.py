@@ -1,6 +1,6 @@
 """Causal attention with grouped key-value heads (Ainslie et al., 2023, arXiv:2305.13245)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from flax import nnx
 from models.config import DecoderConfig
 from models.layers import PRECISION, Linear, RMSNorm, softcap
 from models.rope import rotate
+from models.sight import Sight
 
 Place = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 """Takes the new tokens' keys and values and returns those that the queries look at (themselves, or a cache)."""
@@ -30,8 +31,10 @@ class Attention(nnx.Module):
             self.q_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps, unit_offset=own.unit_offset)
             self.k_norm = RMSNorm(config.head_dim, eps=config.rms_norm_eps, unit_offset=own.unit_offset)
 
-    def __call__(self, x: jax.Array, turn: tuple[jax.Array, jax.Array], mask: jax.Array, place: Place) -> jax.Array:
-        """x [B, T, hidden] → [B, T, hidden]; `mask` [B, T, S] says which of the S keys each query may see."""
+    def __call__(
+        self, x: jax.Array, turn: tuple[jax.Array, jax.Array], sights: Sequence[Sight], place: Place
+    ) -> jax.Array:
+        """x [B, T, hidden] → [B, T, hidden]; the blocks of `sights` are all queries in order."""
         rows, length, _ = x.shape
         split = lambda y: y.reshape(rows, length, -1, self.config.head_dim)  # noqa: E731
         query, key = split(self.q_proj(x)), split(self.k_proj(x))
@@ -40,7 +43,11 @@ class Attention(nnx.Module):
         query, key = rotate(query, turn), rotate(key, turn)
         keys, values = place(key.transpose(0, 2, 3, 1), split(self.v_proj(x)).transpose(0, 2, 1, 3))
         scale, cap = (self.config.query_scalar or self.config.head_dim) ** -0.5, self.config.attention_softcap
-        mixed = attend(query, keys, values, mask, scale=scale, cap=cap)
+        blocks = [
+            attend(query[:, s.queries], keys[..., s.keys], values[:, :, s.keys], s.mask, scale=scale, cap=cap)
+            for s in sights
+        ]
+        mixed = blocks[0] if len(blocks) == 1 else jnp.concatenate(blocks, axis=1)
         return self.o_proj(mixed.reshape(rows, length, -1))
 
 
@@ -58,6 +65,9 @@ def attend(
     scores = softcap(scores, cap)
     hidden = jnp.where(mask, 0.0, jnp.finfo(jnp.float32).min)
     scores = scores.reshape(rows, keys.shape[1], groups, length, -1) + hidden[:, None, None]
-    weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    mixed = jnp.matmul(weights.reshape(rows, keys.shape[1], groups * length, -1), values, precision=PRECISION)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    weights = weights.reshape(rows, keys.shape[1], groups * length, -1)
+    mixed = jnp.matmul(weights.astype(values.dtype), values, precision=PRECISION)
+    # Divided after the sum over keys: there are fewer numbers to divide.
+    mixed = (mixed / jnp.sum(weights, axis=-1, keepdims=True)).astype(values.dtype)
     return mixed.reshape(rows, heads, length, size).transpose(0, 2, 1, 3)

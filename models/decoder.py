@@ -17,8 +17,11 @@ from models.cache import KVCache, write
 from models.config import DecoderConfig
 from models.layers import Embedding, Linear, RMSNorm, softcap
 from models.rope import rotation
+from models.sight import Sight, over_cache, over_row
 
 PlaceLayer = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+FindSight = Callable[[int | None], tuple[Sight, ...]]
+"""How many tokens a layer's queries look back on (None: all) → what they see."""
 
 
 class MLP(nnx.Module):
@@ -85,15 +88,18 @@ class Decoder(nnx.Module):
         if not config.tie_word_embeddings:
             self.lm_head = Linear(config.hidden_size, config.vocab_size, scale=config.initializer_range, rngs=rngs)
 
-    def __call__(self, tokens: jax.Array, positions: jax.Array, valid: jax.Array) -> jax.Array:
-        """Logits [B, T, V] of the token after each of `tokens` [B, T]; padding (not `valid`) is to the right."""
-        return self.head(self.hidden(tokens, positions, valid))
+    def __call__(self, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
+        """Logits [B, T, V] of the token after each of `tokens` [B, T]: see `hidden`."""
+        return self.head(self.hidden(tokens, positions, segments))
 
-    def hidden(self, tokens: jax.Array, positions: jax.Array, valid: jax.Array) -> jax.Array:
-        """Hidden states [B, T, hidden] after the last norm: what `head` turns into logits."""
-        places = jnp.arange(tokens.shape[1])
-        ago = places[:, None] - places
-        return self._run(tokens, positions, ago, valid[:, None, :], lambda _, key, value: (key, value))
+    def hidden(self, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
+        """Hidden states [B, T, hidden] after the last norm: what `head` turns into logits.
+
+        Tokens see those before them whose entry in `segments` [B, T] is theirs: streams that share a row, or the row's
+        tokens (True) and its padding (False). A segment's tokens are next to each other.
+        """
+        own = lambda _, key, value: (key, value)  # noqa: E731
+        return self._run(tokens, positions, lambda window: over_row(segments, window), own)
 
     def head(self, hidden: jax.Array) -> jax.Array:
         """Logits [..., V] of hidden states [..., hidden]."""
@@ -122,29 +128,23 @@ class Decoder(nnx.Module):
             keys[layer], values[layer] = write(keys[layer], values[layer], (key, value), source)
             return keys[layer], values[layer]
 
-        hidden = self._run(tokens, positions, positions[:, :, None] - slots, True, place)
+        hidden = self._run(tokens, positions, lambda window: over_cache(positions, cache.length, window), place)
         if last_only:
             last = jnp.maximum(counts - 1, 0)[:, None, None]
             hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
         return self.head(hidden), KVCache(tuple(keys), tuple(values))
 
-    def _run(
-        self, tokens: jax.Array, positions: jax.Array, ago: jax.Array, real: jax.Array | bool, place: PlaceLayer
-    ) -> jax.Array:
-        """`ago` says how many places before a query each key lies, `real` which keys are tokens: both to [B, T, S]."""
-        sights = {window: self._sight(positions, ago, real, window) for window in {None, *self.config.windows}}
+    def _run(self, tokens: jax.Array, positions: jax.Array, sight: FindSight, place: PlaceLayer) -> jax.Array:
+        kinds = {window: self._kind(positions, sight, window) for window in {None, *self.config.windows}}
         x = self.model.embed(tokens)
         for number, layer in enumerate(self.model.layers):
-            turn, mask = sights[self.config.windows[number] if self.config.windows else None]
+            turn, sights = kinds[self.config.windows[number] if self.config.windows else None]
             own = lambda key, value, number=number: place(number, key, value)  # noqa: E731
-            x = layer(x, lambda attention, y, turn=turn, mask=mask, own=own: attention(y, turn, mask, own))
+            x = layer(x, lambda attention, y, turn=turn, sights=sights, own=own: attention(y, turn, sights, own))
         return self.model.norm(x)
 
-    def _sight(
-        self, positions: jax.Array, ago: jax.Array, real: jax.Array | bool, window: int | None
-    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
-        """What layers of one kind share: the rotation of `positions` and the mask of keys that a query may see."""
-        seen = (ago >= 0) & real
-        if window is not None:
-            seen &= ago < window
-        return rotation(self.config, positions, local=window is not None), seen
+    def _kind(
+        self, positions: jax.Array, sight: FindSight, window: int | None
+    ) -> tuple[tuple[jax.Array, jax.Array], tuple[Sight, ...]]:
+        """What layers of one kind share: the rotation of `positions`, and which keys queries may see."""
+        return rotation(self.config, positions, local=window is not None), sight(window)

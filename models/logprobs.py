@@ -27,15 +27,15 @@ def entropy(logits: jax.Array) -> jax.Array:
 
 
 def token_logprobs(
-    config: DecoderConfig, params: Params, tokens: jax.Array, positions: jax.Array, valid: jax.Array
+    config: DecoderConfig, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Log-prob of each of `tokens` [B, T] given those before it, and the entropy of the distribution it came from.
 
     Both are float32 [B, T] and aligned with `tokens`; the first column, which nothing precedes, is 0. Values at padding
-    mean nothing: mask them.
+    and at the first token of a segment mean nothing: mask them. `segments` as in `Decoder.hidden`.
     """
     decoder = module(config, params)
-    hidden = decoder.hidden(tokens, positions, valid)[:, :-1]
+    hidden = decoder.hidden(tokens, positions, segments)[:, :-1]
     logs, entropies = _scores(decoder, hidden, tokens[:, 1:])
     shift = ((0, 0), (1, 0))
     return jnp.pad(logs, shift), jnp.pad(entropies, shift)

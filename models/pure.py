@@ -61,10 +61,10 @@ def module(config: DecoderConfig, params: Params) -> Decoder:
 
 
 def apply(
-    config: DecoderConfig, params: Params, tokens: jax.Array, positions: jax.Array, valid: jax.Array
+    config: DecoderConfig, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
 ) -> jax.Array:
-    """Logits [B, T, V] for `tokens`, `positions` and `valid`, all [B, T]: see `Decoder.__call__`."""
-    return module(config, params)(tokens, positions, valid)
+    """Logits [B, T, V] for `tokens`, `positions` and `segments`, all [B, T]: see `Decoder.hidden`."""
+    return module(config, params)(tokens, positions, segments)
 
 
 def extend(

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from schemas.algorithms import Loss
 from schemas.base import Count, Fraction, Name, Positive, PositiveFloat, Section
 from schemas.optimizer import Optimizer
-from schemas.warm_ups import WarmUp
+from schemas.warm_ups import WarmUp, check_row
 
 
 class Architecture(Section):
@@ -175,8 +175,12 @@ class RL(Section):
     """Bound on (optimizer updates applied - oldest version sampled from) of anything trained. 0: synchronous."""
     loss: Loss = Loss()
     optimizer: Optimizer
+    row_tokens: Positive | None = None
+    """Tokens of a row that trajectories share (packing), at least `rollout.max_length`. Left out: a row of
+    `rollout.max_length` for each. It changes results by rounding only."""
     micro_batch: Positive | None = None
-    """Rows per forward pass; default: the whole batch. Must divide it."""
+    """Rows per forward pass. Default: the whole batch; with `row_tokens` an eighth as many as trajectories. Without
+    `row_tokens` it must divide the batch."""
     publish_every: Positive = 1
     """Publish a policy every so many updates. Unpublished updates count as staleness."""
     publish_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -195,7 +199,7 @@ class RL(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "RL":
         rows = self.groups_per_batch * self.group_size
-        if self.micro_batch and rows % self.micro_batch:
+        if self.micro_batch and self.row_tokens is None and rows % self.micro_batch:
             raise ValueError(f"micro_batch must divide the batch of {rows} rows (groups_per_batch x group_size)")
         if self.publish_every > self.max_staleness + 1:
             raise ValueError(
@@ -353,6 +357,9 @@ class Run(Section):
             raise ValueError(
                 "max_staleness = 0 never has episodes in flight across an update: leave weight_update at in_flight"
             )
+        row, length = self.rl.row_tokens, self.rollout.max_length
+        if row is not None:
+            check_row(row, "rollout.max_length", length)
         _check_evaluation(self.evaluation, self.promotion)
         return self
 

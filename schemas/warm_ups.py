@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from schemas.base import Count, Name, Positive, PositiveFloat, Section
 from schemas.optimizer import Optimizer
@@ -40,6 +40,14 @@ _Demonstrations = Annotated[Annotated[str, Tag("file")] | Annotated[RunSamples, 
 _Pairs = Annotated[Annotated[str, Tag("file")] | Annotated[RunPairs, Tag("log")], Discriminator(_source)]
 
 
+def check_row(row: int, setting: str, length: int) -> None:
+    """ValueError unless a row of so many tokens fits the longest stream."""
+    if row < length:
+        raise ValueError(
+            f"row_tokens = {row} cannot fit a stream of {setting} = {length} tokens: raise it to at least {length}"
+        )
+
+
 class _WarmUp(Section):
     kind: Literal["sft", "dpo", "orpo"]
     name: Name
@@ -62,6 +70,15 @@ class SFT(_WarmUp):
     data: _Demonstrations
     """JSONL or Parquet file of demonstrations (`messages`, `tools`): a path or a store URL; or a table that
     takes them from a run's log. They may show training tasks, but nothing that is measured."""
+    row_tokens: Positive | None = None
+    """Tokens of a row that demonstrations share, at least `max_length`; an eighth of `batch_size` rows are passed at a
+    time. Left out: a row of `max_length` for each, passed all at once."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "SFT":
+        if self.row_tokens is not None:
+            check_row(self.row_tokens, "max_length", self.max_length)
+        return self
 
 
 class DPO(_WarmUp):

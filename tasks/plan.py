@@ -12,7 +12,7 @@ from schemas.digest import digest
 from schemas.version import SCHEMA_VERSION
 from schemas.warm_ups import WarmUp
 
-VERSIONS = {"scratch": 1, "sft": 2, "dpo": 1, "orpo": 1, "rl": 2, "evaluation": 2, "gate": 2}
+VERSIONS = {"scratch": 1, "sft": 3, "dpo": 2, "orpo": 2, "rl": 3, "evaluation": 2, "gate": 2}
 """The version that each kind of stage declares of itself."""
 
 

@@ -1,75 +1,132 @@
-"""Trajectories as padded arrays of one fixed shape, so that the jitted step compiles once."""
+"""Trajectories as arrays of fixed shapes, so that the jitted step compiles once.
 
-from collections.abc import Sequence
-from typing import Generic, NamedTuple, TypeVar
+The decoder sees R rows of T tokens, each with one trajectory or several; losses see N lines of L tokens, one trajectory
+each. `unpacked` leads from the one to the other.
+"""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from schemas.errors import RunStopped
 from schemas.trajectory import Trajectory
+from trainer.packing import Layout, micro_batches
 
 Array = TypeVar("Array")
 """NumPy's outside a jitted step, JAX's inside."""
 
 
 class Batch(NamedTuple, Generic[Array]):
-    """Arrays of R rows and T tokens, padded to the right; rows of weight 0 are padding."""
+    """One micro-batch. Lines of weight 0 are padding, and so are tokens of segment 0."""
 
     tokens: Array
     """[R, T] int32."""
-    valid: Array
-    """[R, T] bool: false at padding."""
+    segments: Array
+    """[R, T] int32: from 1, which of the row's trajectories a token belongs to; 0 at padding."""
+    positions: Array
+    """[R, T] int32: a token's place in its trajectory."""
+    places: Array
+    """[N, L] int32: where each token of a line stands among the R x T; R x T where there is none."""
     mask: Array
-    """[R, T] float32: 1 where the policy sampled the token."""
+    """[N, L] float32: 1 where the policy sampled the token."""
     behaviour: Array
-    """[R, T] float32: log-probs under the policies that sampled."""
+    """[N, L] float32: log-probs under the policies that sampled."""
     reference: Array
-    """[R, T] float32: log-probs under the policy that divergence is measured from; 0 where none is."""
+    """[N, L] float32: log-probs under the policy that divergence is measured from; 0 where none is."""
     advantages: Array
-    """[R] float32."""
+    """[N] float32."""
     weights: Array
-    """[R] float32: 1 for trained rows, 0 for padding rows."""
+    """[N] float32: 1 for trained lines, 0 for padding."""
+
+    @property
+    def valid(self) -> Any:
+        """[R, T] bool: false at padding."""
+        return self.segments > 0  # type: ignore[operator]
 
 
-def pad_batch(
-    trajectories: Sequence[Trajectory], advantages: Sequence[float], rows: int, length: int
-) -> Batch[np.ndarray]:
-    """The trajectories in the order given, padded to [rows, length]. RunStopped for one that does not fit.
+@dataclass(frozen=True)
+class Part:
+    """A micro-batch and whose lines it has."""
 
-    No more trajectories than `rows`; advantages [len(trajectories)] are theirs, in the same order.
+    batch: Batch[np.ndarray]
+    chosen: tuple[int, ...]
+    """Positions, in the batch that was laid out, of the trajectories in its first lines."""
+
+
+def unpacked(values: jax.Array, places: jax.Array) -> jax.Array:
+    """[R, T] values of tokens as [N, L], 0 where there is no token and at each line's first, which nothing precedes."""
+    lines = jnp.take(values.reshape(-1), places, mode="fill", fill_value=0)
+    return lines.at[:, 0].set(0)
+
+
+def lay_out(trajectories: Sequence[Trajectory], advantages: Sequence[float], layout: Layout) -> list[Part]:
+    """The batch in micro-batches. RunStopped for a trajectory that does not fit.
+
+    `advantages` [len(trajectories)] are theirs, in the same order.
     """
-    out = empty(rows, length)
-    for i, (trajectory, advantage) in enumerate(zip(trajectories, advantages, strict=True)):
-        size = len(trajectory.tokens)
-        _check(trajectory, length)
-        out.tokens[i, :size] = trajectory.tokens
-        out.valid[i, :size] = True
-        out.mask[i, :size] = trajectory.mask
-        out.behaviour[i, :size] = trajectory.logprobs
-        out.advantages[i], out.weights[i] = advantage, 1.0
-    return out
+    for trajectory in trajectories:
+        _check(trajectory, layout)
+    lengths = [len(t.tokens) for t in trajectories]
+    return [_part(rows, trajectories, advantages, layout) for rows in micro_batches(lengths, layout)]
 
 
-def empty(rows: int, length: int) -> Batch[np.ndarray]:
-    """A batch of padding. Its first token counts as valid, so that no softmax is over nothing."""
-    valid = np.zeros((rows, length), np.bool_)
-    valid[:, 0] = True
+def _part(
+    rows: Sequence[Sequence[int]], trajectories: Sequence[Trajectory], advantages: Sequence[float], layout: Layout
+) -> Part:
+    out = empty(layout)
+    chosen = [i for row in rows for i in row]
+    place_rows(out, [[trajectories[i].tokens for i in row] for row in rows])
+    for line, i in enumerate(chosen):
+        trajectory, size = trajectories[i], len(trajectories[i].tokens)
+        out.mask[line, :size] = trajectory.mask
+        out.behaviour[line, :size] = trajectory.logprobs
+        out.advantages[line], out.weights[line] = advantages[i], 1.0
+    return Part(out, tuple(chosen))
+
+
+def place_rows(out: Batch[np.ndarray], rows: Sequence[Sequence[Sequence[int]]]) -> None:
+    """Write streams of tokens into the rows that they share, and where they stand into `places`, line after line."""
+    for line, (row, segment, start, stream) in enumerate(_placed(rows)):
+        size, span = len(stream), np.s_[row, start : start + len(stream)]
+        out.tokens[span], out.segments[span] = stream, segment
+        out.positions[span] = np.arange(size)
+        out.places[line, :size] = row * out.tokens.shape[1] + start + np.arange(size)
+
+
+def _placed(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[tuple[int, int, int, Sequence[int]]]:
+    """(row, segment, first token's place, stream) of every stream."""
+    for row, streams in enumerate(rows):
+        start = 0
+        for segment, stream in enumerate(streams, 1):
+            yield row, segment, start, stream
+            start += len(stream)
+
+
+def empty(layout: Layout) -> Batch[np.ndarray]:
+    """A micro-batch of padding."""
+    rows, lines = (layout.rows, layout.tokens), (layout.lines, layout.length)
     return Batch(
-        tokens=np.zeros((rows, length), np.int32),
-        valid=valid,
-        mask=np.zeros((rows, length), np.float32),
-        behaviour=np.zeros((rows, length), np.float32),
-        reference=np.zeros((rows, length), np.float32),
-        advantages=np.zeros(rows, np.float32),
-        weights=np.zeros(rows, np.float32),
+        tokens=np.zeros(rows, np.int32),
+        segments=np.zeros(rows, np.int32),
+        positions=np.zeros(rows, np.int32),
+        places=np.full(lines, layout.rows * layout.tokens, np.int32),
+        mask=np.zeros(lines, np.float32),
+        behaviour=np.zeros(lines, np.float32),
+        reference=np.zeros(lines, np.float32),
+        advantages=np.zeros(layout.lines, np.float32),
+        weights=np.zeros(layout.lines, np.float32),
     )
 
 
-def _check(trajectory: Trajectory, length: int) -> None:
-    if len(trajectory.tokens) > length:
+def _check(trajectory: Trajectory, layout: Layout) -> None:
+    if len(trajectory.tokens) > layout.length:
         raise RunStopped(
-            f"trajectory {trajectory.id} has {len(trajectory.tokens)} tokens, but rollout.max_length is {length}: "
-            f"workers and learner were started with different settings"
+            f"trajectory {trajectory.id} has {len(trajectory.tokens)} tokens, but rollout.max_length is "
+            f"{layout.length}: workers and learner were started with different settings"
         )
     if trajectory.segment_starts != (0,):
         raise RunStopped(

@@ -1,5 +1,7 @@
 """The updater that learns: a decoder's parameters and AdamW under one jitted step."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,11 +19,12 @@ from schemas.manifest import CheckpointManifest, Numerics, Probe
 from storage.objects import ObjectStore
 from trainer import snapshot
 from trainer.assembler import Row
-from trainer.batch import Batch, pad_batch
+from trainer.batch import Batch, Part, lay_out
 from trainer.divergence import LOSS_TERMS
 from trainer.numerics import numerics
 from trainer.optimizer import make_optimizer
-from trainer.step import init_state, make_rl_step, positions
+from trainer.packing import rl_layout
+from trainer.step import init_state, line_logprobs, make_rl_step, positions
 
 _PROBE_TOKENS = 64
 """At 16, updates of a few rows of the output head often stay unseen; an engine takes `rollout.engine.SCORED`."""
@@ -35,23 +38,22 @@ class JaxUpdater:
     ) -> None:
         rl = config.rl
         self._store, self._base, self._decoder = store, base, decoder
-        self._rows, self._length = rl.groups_per_batch * rl.group_size, config.rollout.max_length
+        self._layout = rl_layout(rl, config.rollout.max_length)
         optimizer = make_optimizer(rl.optimizer, rl.steps)
-        parts = self._rows // rl.micro_batch if rl.micro_batch else 1
         self._state = init_state(jax.tree.map(jnp.array, params), optimizer)
-        self._step = make_rl_step(decoder, rl.loss, optimizer, parts, folder)
+        self._step = make_rl_step(decoder, rl.loss, optimizer, folder)
         self._kl = rl.loss.kl
         self._reference = jax.tree.map(jnp.array, params) if rl.loss.kl != "none" else None
-        self._part = self._rows // parts
         self._rounded = rl.publish_dtype == "bfloat16"
-        self._probe = _probe_tokens(decoder.vocab_size, self._length)
-        self._logprobs = jax.jit(lambda p, t, valid: token_logprobs(decoder, p, t, positions(t), valid)[0])
+        self._probe = _probe_tokens(decoder.vocab_size, config.rollout.max_length)
+        self._logprobs = jax.jit(lambda p, batch: line_logprobs(decoder, p, batch)[0])
+        self._score = jax.jit(lambda p, t: token_logprobs(decoder, p, t, positions(t), jnp.ones(t.shape, bool))[0])
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
-        batch = pad_batch([r.trajectory for r in rows], advantages, self._rows, self._length)
+        parts = self._parts(rows, advantages)
         if self._kl in LOSS_TERMS:
-            batch = batch._replace(reference=self._reference_logprobs(batch))
-        self._state, figures = self._step(self._state, batch)
+            parts = [replace(p, batch=p.batch._replace(reference=self._reference_logprobs(p.batch))) for p in parts]
+        self._state, figures = self._step(self._state, [p.batch for p in parts])
         found = {k: float(v) for k, v in figures.items()}
         if not np.isfinite(found["loss"]) or not np.isfinite(found["grad_norm"]):
             raise RunStopped(
@@ -60,21 +62,24 @@ class JaxUpdater:
             )
         return found
 
+    def _parts(self, rows: tuple[Row, ...], advantages: Sequence[float]) -> list[Part]:
+        return lay_out([r.trajectory for r in rows], advantages, self._layout)
+
     def reference_gap(self, rows: tuple[Row, ...]) -> NDArray[np.float64]:
-        batch = pad_batch([r.trajectory for r in rows], [0.0] * len(rows), self._rows, self._length)
-        gap = (batch.behaviour - self._reference_logprobs(batch)) * batch.mask
-        return gap.sum(axis=1, dtype=np.float64)[: len(rows)]
+        out = np.zeros(len(rows), np.float64)
+        for part in self._parts(rows, [0.0] * len(rows)):
+            batch = part.batch
+            gap = ((batch.behaviour - self._reference_logprobs(batch)) * batch.mask).sum(axis=1, dtype=np.float64)
+            out[list(part.chosen)] = gap[: len(part.chosen)]
+        return out
 
     def _reference_logprobs(self, batch: Batch[np.ndarray]) -> np.ndarray:
-        """[R, T] log-probs under version 0, a micro-batch at a time."""
-        parts = [slice(i, i + self._part) for i in range(0, self._rows, self._part)]
-        found = [self._logprobs(self._reference, batch.tokens[p], batch.valid[p]) for p in parts]
-        return np.concatenate([np.asarray(f) for f in found])
+        """[N, L] log-probs under version 0."""
+        return np.asarray(self._logprobs(self._reference, batch))
 
     def probe(self) -> Probe:
-        tokens = self._probe[None]
         params = _published(self._state.params) if self._rounded else self._state.params
-        logprobs = np.asarray(self._logprobs(params, tokens, np.ones_like(tokens, bool)))[0, 1:]
+        logprobs = np.asarray(self._score(params, self._probe[None]))[0, 1:]
         return Probe(tokens=tuple(int(t) for t in self._probe), logprobs=tuple(float(p) for p in logprobs))
 
     @property

@@ -12,6 +12,7 @@ from models.pure import Params
 from schemas.errors import RequestError
 from schemas.warm_ups import DPO, ORPO, SFT
 from storage.pulse import Repeated, turn
+from trainer.packing import sft_layout
 from trainer.preference_data import Pair, collate_pairs
 from trainer.preference_step import make_preference_step, reference_logprobs
 from trainer.sft_data import Example, collate
@@ -20,19 +21,19 @@ from trainer.step import Step, make_sft_step
 
 @dataclass(frozen=True)
 class Lesson:
-    """A stage's training, ready to be run. A batch has a field `valid`."""
+    """A stage's training, ready to be run."""
 
     step: Step
-    batch: Callable[[np.ndarray], Any]
-    """Positions of examples or pairs → their batch."""
+    parts: Callable[[np.ndarray], Sequence[Any]]
+    """Positions of examples or pairs → their micro-batches, each with a field `valid`."""
 
 
 def supervised(
     decoder: DecoderConfig, optimizer: optax.GradientTransformation, examples: Sequence[Example], stage: SFT
 ) -> Lesson:
     """Imitation of demonstrations."""
-    step = make_sft_step(decoder, optimizer)
-    return Lesson(step, lambda chosen: collate([examples[i] for i in chosen], stage.max_length))
+    step, layout = make_sft_step(decoder, optimizer), sft_layout(stage)
+    return Lesson(step, lambda chosen: collate([examples[i] for i in chosen], layout))
 
 
 def preferring(
@@ -44,7 +45,7 @@ def preferring(
 ) -> Lesson:
     """DPO or ORPO on pairs. `reference`: [len(pairs), 2] what the reference policy gives them."""
     step = make_preference_step(decoder, stage, optimizer)
-    return Lesson(step, lambda c: collate_pairs([pairs[i] for i in c], stage.max_length, reference[c]))
+    return Lesson(step, lambda c: [collate_pairs([pairs[i] for i in c], stage.max_length, reference[c])])
 
 
 def score_reference(

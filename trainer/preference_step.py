@@ -27,7 +27,7 @@ def make_preference_step(config: DecoderConfig, stage: DPO | ORPO, optimizer: op
         count = jnp.asarray(found.loss.shape[0], jnp.float32)
         return jnp.sum(found.loss), (count, _sums(shown, found) | {"pairs": count})
 
-    return compiled(part_loss, optimizer, 1, _means)
+    return compiled(part_loss, optimizer, _means)
 
 
 def _loss(stage: DPO | ORPO, logprobs: jax.Array, reference: jax.Array) -> PreferenceLoss:

@@ -10,7 +10,8 @@ from schemas import seeds
 from schemas.data import Demonstration
 from schemas.errors import RequestError
 from schemas.messages import Message, ToolSpec
-from trainer.batch import Batch, empty
+from trainer.batch import Batch, empty, place_rows
+from trainer.packing import Layout, micro_batches
 
 Example = tuple[list[int], list[bool]]
 """Tokens and, for each, whether it is trained."""
@@ -91,12 +92,15 @@ def order(count: int, batch: int, steps: int, seed: int, shuffle: bool) -> np.nd
     return np.concatenate(one)[: steps * batch].reshape(steps, batch)
 
 
-def collate(examples: Sequence[Example], length: int) -> Batch[np.ndarray]:
-    """Examples as a padded batch; only `tokens`, `valid` and `mask` matter to SFT."""
-    out = empty(len(examples), length)
-    for i, (tokens, mask) in enumerate(examples):
-        out.tokens[i, : len(tokens)] = tokens
-        out.valid[i, : len(tokens)] = True
-        out.mask[i, : len(tokens)] = mask
-    out.weights[:] = 1.0
+def collate(examples: Sequence[Example], layout: Layout) -> list[Batch[np.ndarray]]:
+    """Examples in micro-batches; only what the decoder sees and `mask` matter to SFT."""
+    return [_part(rows, examples, layout) for rows in micro_batches([len(t) for t, _ in examples], layout)]
+
+
+def _part(rows: Sequence[Sequence[int]], examples: Sequence[Example], layout: Layout) -> Batch[np.ndarray]:
+    out = empty(layout)
+    place_rows(out, [[examples[i][0] for i in row] for row in rows])
+    for line, i in enumerate(i for row in rows for i in row):
+        mask = examples[i][1]
+        out.mask[line, : len(mask)], out.weights[line] = mask, 1.0
     return out

@@ -1,6 +1,10 @@
-"""The jitted optimizer step. Shapes are fixed, so it compiles once; sums stay unreduced over micro-batches."""
+"""The optimizer step: a jitted pass for each micro-batch, whose sums stay unreduced, and a jitted update of them all.
 
-from collections.abc import Callable
+Shapes are fixed, so each of the two compiles once, however many micro-batches a step has.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +16,7 @@ from models.logprobs import token_logprobs
 from models.pure import Params
 from schemas.algorithms import Loss
 from trainer.aggregation import AGGREGATIONS
-from trainer.batch import Batch
+from trainer.batch import Batch, unpacked
 from trainer.corrections import CORRECTIONS
 from trainer.divergence import LOSS_TERMS
 from trainer.loss_metrics import means, merged, metric_sums
@@ -29,8 +33,10 @@ class TrainState(NamedTuple):
 Sums = tuple[jax.Array, dict[str, jax.Array]]
 PartLoss = Callable[[Params, Any], tuple[jax.Array, Sums]]
 """(parameters, micro-batch) → (sum of the loss, (its count, sums of metrics))."""
-Step = Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]
-"""(state, batch of arrays whose first axis micro-batches split) → (state after it, figures)."""
+Step = Callable[[TrainState, Sequence[Any]], tuple[TrainState, dict[str, jax.Array]]]
+"""(state, micro-batches) → (the state after one update, figures)."""
+
+Finish = Callable[[dict[str, jax.Array]], dict[str, jax.Array]]
 
 
 def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
@@ -38,17 +44,15 @@ def init_state(params: Params, optimizer: optax.GradientTransformation) -> Train
     return TrainState(params, optimizer.init(params))
 
 
-def make_rl_step(
-    config: DecoderConfig, loss: Loss, optimizer: optax.GradientTransformation, parts: int = 1, folder: str = ""
-) -> Step:
-    """A step of the policy loss that `loss` describes; the batch is taken in `parts` equal micro-batches.
+def make_rl_step(config: DecoderConfig, loss: Loss, optimizer: optax.GradientTransformation, folder: str = "") -> Step:
+    """A step of the policy loss that `loss` describes.
 
     `folder`: where a loss of the user's own lies. RequestError where it has no such function.
     """
     aggregate, policy_loss = AGGREGATIONS[loss.aggregation], find_policy_loss(loss.policy, folder)
 
     def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
-        logprobs, entropy = token_logprobs(config, params, batch.tokens, positions(batch.tokens), batch.valid)
+        logprobs, entropy = line_logprobs(config, params, batch)
         old, weight = _proximal(loss, jax.lax.stop_gradient(logprobs), batch)
         advantages = jnp.broadcast_to(batch.advantages[:, None], logprobs.shape)
         policy = policy_loss(Terms(logprobs, old, advantages, batch.mask), loss)
@@ -61,7 +65,7 @@ def make_rl_step(
         total, count = aggregate(values, batch.mask, batch.weights)
         return total, (count, sums)
 
-    return compiled(part_loss, optimizer, parts, means)
+    return compiled(part_loss, optimizer, means)
 
 
 def _proximal(loss: Loss, now: jax.Array, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array | None]:
@@ -79,47 +83,68 @@ def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation
     """A step of the negative log-likelihood, averaged over the batch's masked tokens."""
 
     def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
-        logprobs, entropy = token_logprobs(config, params, batch.tokens, positions(batch.tokens), batch.valid)
+        logprobs, entropy = line_logprobs(config, params, batch)
         sums = {"tokens": jnp.sum(batch.mask), "entropy": jnp.sum(entropy * batch.mask)}
         return -jnp.sum(logprobs * batch.mask), (sums["tokens"], sums)
 
-    return compiled(part_loss, optimizer, 1, lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)})
+    return compiled(part_loss, optimizer, lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)})
 
 
 def positions(tokens: jax.Array) -> jax.Array:
-    """[B, T] positions of right-padded rows."""
+    """[B, T] positions of right-padded rows of one stream each."""
     return jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
 
 
-def compiled(part_loss: PartLoss, optimizer: optax.GradientTransformation, parts: int, finish: Any) -> Step:
-    """The jitted step of a loss, its batch in `parts` equal micro-batches. `finish`: sums of metrics → figures."""
+def line_logprobs(config: DecoderConfig, params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Log-probs and entropies [N, L] of the micro-batch's tokens, a trajectory a line; 0 where there is no token."""
+    found = token_logprobs(config, params, batch.tokens, batch.positions, batch.segments)
+    return unpacked(found[0], batch.places), unpacked(found[1], batch.places)
+
+
+class Totals(NamedTuple):
+    """Sums over micro-batches, each starting at 0."""
+
+    loss: jax.Array
+    count: jax.Array
+    metrics: dict[str, jax.Array]
+    gradients: Params
+
+
+def compiled(part_loss: PartLoss, optimizer: optax.GradientTransformation, finish: Finish) -> Step:
+    """The step of a loss. `finish`: sums of metrics → figures."""
     value_and_grad = jax.value_and_grad(part_loss, has_aux=True)
 
-    def gradients(params: Params, batch: Any) -> Any:
-        if parts == 1:
-            return value_and_grad(params, batch)
-        split = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
-        first = jax.eval_shape(value_and_grad, params, jax.tree.map(lambda x: x[0], split))
-        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), first)
+    def part_totals(params: Params, part: Any) -> Totals:
+        (loss, (count, sums)), gradients = value_and_grad(params, part)
+        return Totals(loss, count, sums, gradients)
 
-        def add(total: Any, part: Any) -> tuple[Any, None]:
-            return _added(total, value_and_grad(params, part)), None
+    @jax.jit
+    def nothing(params: Params, part: Any) -> Totals:
+        shapes = jax.eval_shape(part_totals, params, part)
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-        return jax.lax.scan(add, zero, split)[0]
+    @partial(jax.jit, donate_argnums=0)
+    def add(totals: Totals, params: Params, part: Any) -> Totals:
+        return _added(totals, part_totals(params, part))
 
-    def step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
-        (total, (count, sums)), grads = gradients(state.params, batch)
-        count = jnp.maximum(count, 1e-9)
-        grads = jax.tree.map(lambda g: g / count, grads)
-        updates, new = optimizer.update(grads, state.optimizer, state.params)
+    @partial(jax.jit, donate_argnums=0)
+    def update(state: TrainState, totals: Totals) -> tuple[TrainState, dict[str, jax.Array]]:
+        count = jnp.maximum(totals.count, 1e-9)
+        gradients = jax.tree.map(lambda g: g / count, totals.gradients)
+        updates, new = optimizer.update(gradients, state.optimizer, state.params)
         params: Any = optax.apply_updates(state.params, updates)
-        figures = {"loss": total / count, "grad_norm": optax.tree.norm(grads)} | finish(sums)
+        figures = {"loss": totals.loss / count, "grad_norm": optax.tree.norm(gradients)} | finish(totals.metrics)
         return TrainState(params, new), figures
 
-    return jax.jit(step, donate_argnums=0)
+    def step(state: TrainState, parts: Sequence[Any]) -> tuple[TrainState, dict[str, jax.Array]]:
+        totals = nothing(state.params, parts[0])
+        for part in parts:
+            totals = add(totals, state.params, part)
+        return update(state, totals)
+
+    return step
 
 
-def _added(one: Any, other: Any) -> Any:
-    """Two micro-batches' losses, counts and gradients summed, and their metrics merged."""
-    ((loss, (count, sums)), grads), ((loss2, (count2, sums2)), grads2) = one, other
-    return (loss + loss2, (count + count2, merged(sums, sums2))), jax.tree.map(jnp.add, grads, grads2)
+def _added(one: Totals, other: Totals) -> Totals:
+    gradients = jax.tree.map(jnp.add, one.gradients, other.gradients)
+    return Totals(one.loss + other.loss, one.count + other.count, merged(one.metrics, other.metrics), gradients)

@@ -162,15 +162,15 @@ def _run(
     for number, chosen in enumerate(plan, 1):
         if turn():
             return None
-        batch = lesson.batch(chosen)
+        parts = lesson.parts(chosen)
         with stepping.once():
-            state, found = lesson.step(state, batch)
+            state, found = lesson.step(state, parts)
             figures = {name: float(value) for name, value in found.items()}
         if not all(map(math.isfinite, figures.values())):
             raise RunStopped(
                 f"warm-up `{stage.name}` is not finite at step {number} ({figures}): lower its learning_rate"
             )
-        progress.tell(number, figures, int(batch.valid.sum()))
+        progress.tell(number, figures, sum(int(part.valid.sum()) for part in parts))
     return state.params, figures
 
 

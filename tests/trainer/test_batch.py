@@ -1,37 +1,72 @@
-"""Batches: rows in the order given, at fixed shapes, with sentences for what does not fit."""
+"""Batches: where tokens stand in the rows that they share, at fixed shapes, with sentences for what does not fit."""
 
 import numpy as np
 import pytest
 from support.protocol import trajectory
 
 from schemas.errors import RunStopped
-from trainer.batch import empty, pad_batch
+from trainer.batch import empty, lay_out
+from trainer.packing import ROW_TRAJECTORIES, micro_batches, packed, padded
+
+SHORT = trajectory(0, 1, tokens=(5, 6, 7), mask=(False, True, True), logprobs=(0.0, -1.0, -2.0))
+LONG = trajectory(0, 0)
 
 
-def test_rows_stand_in_the_order_given_and_the_rest_is_padding():
-    long = trajectory(0, 1, tokens=(5, 6, 7), mask=(False, True, True), logprobs=(0.0, -1.0, -2.0))
-    found = pad_batch([long, trajectory(0, 0)], [0.5, -0.5], rows=3, length=6)
+def test_trajectories_stand_in_the_order_given_and_the_rest_is_padding():
+    (part,) = lay_out([SHORT, LONG], [0.5, -0.5], padded(3, 6))
+    found = part.batch
+    assert part.chosen == (0, 1)
     assert found.tokens.tolist() == [[5, 6, 7, 0, 0, 0], [1, 2, 3, 4, 0, 0], [0] * 6]
-    assert found.valid.sum(axis=1).tolist() == [3, 4, 1]
+    assert (found.segments > 0).sum(axis=1).tolist() == [3, 4, 0]
     assert found.mask.tolist() == [[0, 1, 1, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0] * 6]
     assert found.behaviour[0].tolist() == [0, -1, -2, 0, 0, 0]
     assert found.advantages.tolist() == [0.5, -0.5, 0]
     assert found.weights.tolist() == [1, 1, 0]
 
 
-def test_the_shapes_do_not_depend_on_the_rows():
+def test_trajectories_that_share_a_row_keep_lines_of_their_own():
+    (part,) = lay_out([SHORT, LONG, SHORT], [0.5, -0.5, 1.0], packed(2, 8, 4, 3))
+    found = part.batch
+    assert part.chosen == (1, 0, 2)
+    assert found.tokens.tolist() == [[1, 2, 3, 4, 5, 6, 7, 0], [5, 6, 7, 0, 0, 0, 0, 0]]
+    assert found.segments.tolist() == [[1, 1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 0, 0, 0, 0, 0]]
+    assert found.positions[0].tolist() == [0, 1, 2, 3, 0, 1, 2, 0]
+    assert found.places.tolist() == [[0, 1, 2, 3], [4, 5, 6, 16], [8, 9, 10, 16]]
+    assert found.mask.tolist() == [[0, 0, 1, 1], [0, 1, 1, 0], [0, 1, 1, 0]]
+    assert found.advantages.tolist() == [-0.5, 0.5, 1.0]
+
+
+def test_the_shapes_do_not_depend_on_the_trajectories():
     def described(batch):
         return [(a.shape, a.dtype) for a in batch]
 
-    assert described(pad_batch([trajectory(0, 0)], [1.0], 4, 8)) == described(empty(4, 8))
-    assert all(isinstance(a, np.ndarray) for a in empty(4, 8))
+    for layout in (padded(2, 8), packed(2, 16, 8, 100)):
+        for count in (1, 5):
+            for part in lay_out([LONG] * count, [1.0] * count, layout):
+                assert described(part.batch) == described(empty(layout))
+
+
+def test_packing_leaves_little_padding_and_no_row_too_full():
+    lengths = [int(n) for n in np.random.default_rng(0).lognormal(4, 1, 300).clip(8, 512)]
+    rows = [row for part in micro_batches(lengths, packed(4, 512, 512, 300)) for row in part]
+    assert sorted(i for row in rows for i in row) == list(range(300))
+    assert all(sum(lengths[i] for i in row) <= 512 and len(row) <= ROW_TRAJECTORIES for row in rows)
+    assert sum(lengths) / (len(rows) * 512) > 0.95
+    assert rows == [row for part in micro_batches(lengths, packed(4, 512, 512, 300)) for row in part]
+
+
+def test_many_short_trajectories_open_another_row():
+    count = ROW_TRAJECTORIES + 1
+    ((one, other),) = micro_batches([2] * count, packed(2, 512, 512, count))
+    assert (len(one), len(other)) == (ROW_TRAJECTORIES, 1)
 
 
 def test_a_trajectory_that_is_too_long_is_named():
-    with pytest.raises(RunStopped, match=r"trajectory 3-1-0 has 4 tokens, but rollout\.max_length is 3"):
-        pad_batch([trajectory(3, 1)], [1.0], 2, 3)
+    for layout in (padded(2, 3), packed(2, 8, 3, 4)):
+        with pytest.raises(RunStopped, match=r"trajectory 3-1-0 has 4 tokens, but rollout\.max_length is 3"):
+            lay_out([trajectory(3, 1)], [1.0], layout)
 
 
 def test_a_rewritten_history_is_refused():
     with pytest.raises(RunStopped, match="trajectory 3-1-0 has 2 segments"):
-        pad_batch([trajectory(3, 1, segment_starts=(0, 2))], [1.0], 2, 8)
+        lay_out([trajectory(3, 1, segment_starts=(0, 2))], [1.0], padded(2, 8))

@@ -9,6 +9,7 @@ import pytest
 from support.protocol import config
 
 from models.chat import chat_format
+from models.pure import flatten
 from models.stored import load_weights
 from models.tokenizer import ByteTokenizer
 from schemas import data, keys
@@ -21,6 +22,7 @@ from schemas.warm_ups import SFT
 from storage.open import open_store
 from storage.rows import read_demonstrations
 from trainer import warm_up
+from trainer.packing import padded
 from trainer.sft_data import collate, encode, encode_all, order
 
 CALCULATOR = {
@@ -93,10 +95,10 @@ def test_the_file_s_order_can_be_the_curriculum():
 
 
 def test_examples_are_padded_to_one_shape():
-    found = collate([([1, 2, 3], [False, True, True]), ([4], [False])], 5)
+    (found,) = collate([([1, 2, 3], [False, True, True]), ([4], [False])], padded(2, 5))
     assert found.tokens.tolist() == [[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]]
     assert found.mask.tolist() == [[0, 1, 1, 0, 0], [0] * 5]
-    assert found.valid.sum(axis=1).tolist() == [3, 1]
+    assert (found.segments > 0).sum(axis=1).tolist() == [3, 1]
 
 
 SHAPE = Architecture(
@@ -164,6 +166,17 @@ def test_the_same_stage_makes_the_same_weights_and_a_next_one_starts_from_them(t
     _, args = plan(tmp_path / "b", stage=still, initial=found[1], key="next")
     warm_up.main(args)
     assert manifest(store, "next").weights.sha256 == found[1].sha256
+
+
+def test_demonstrations_that_share_rows_make_the_same_weights(tmp_path):
+    few = {"steps": 3, "optimizer": Optimizer(learning_rate=0.01, eps=1e-3)}
+    found = []
+    for folder, row in (("padded", None), ("packed", 48)):
+        store, args = plan(tmp_path / folder, stage=STAGE.model_copy(update=few | {"row_tokens": row}))
+        warm_up.main(args)
+        found.append(flatten(load_weights(store, manifest(store).weights)[1]))
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, atol=2e-5)
 
 
 def test_a_half_written_attempt_does_not_count(tmp_path, monkeypatch):
