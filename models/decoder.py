@@ -92,19 +92,20 @@ class Decoder(nnx.Module):
         """Logits [B, T, V] of the token after each of `tokens` [B, T]: see `hidden`."""
         return self.head(self.hidden(tokens, positions, segments))
 
-    def hidden(self, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
+    def hidden(self, tokens: jax.Array, positions: jax.Array, segments: jax.Array, *, remat: bool = False) -> jax.Array:
         """Hidden states [B, T, hidden] after the last norm: what `head` turns into logits.
 
         Tokens see those before them whose entry in `segments` [B, T] is theirs: streams that share a row, or the row's
-        tokens (True) and its padding (False). A segment's tokens are next to each other.
+        tokens (True) and its padding (False). A segment's tokens are next to each other. With `remat` a backward pass
+        makes what is inside a layer again, so that only what goes from layer to layer is kept for it.
         """
         own = lambda _, key, value: (key, value)  # noqa: E731
-        return self._run(tokens, positions, lambda window: over_row(segments, window), own)
+        return self._run(tokens, positions, lambda window: over_row(segments, window), own, remat=remat)
 
     def head(self, hidden: jax.Array) -> jax.Array:
-        """Logits [..., V] of hidden states [..., hidden]."""
+        """Float32 logits [..., V] of hidden states [..., hidden]."""
         tied = self.config.tie_word_embeddings
-        logits = self.model.embed_tokens.attend(hidden) if tied else self.lm_head(hidden)
+        logits = (self.model.embed_tokens if tied else self.lm_head).attend(hidden)
         return softcap(logits, self.config.final_softcap)
 
     def extend(
@@ -134,13 +135,17 @@ class Decoder(nnx.Module):
             hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
         return self.head(hidden), KVCache(tuple(keys), tuple(values))
 
-    def _run(self, tokens: jax.Array, positions: jax.Array, sight: FindSight, place: PlaceLayer) -> jax.Array:
+    def _run(
+        self, tokens: jax.Array, positions: jax.Array, sight: FindSight, place: PlaceLayer, *, remat: bool = False
+    ) -> jax.Array:
         kinds = {window: self._kind(positions, sight, window) for window in {None, *self.config.windows}}
         x = self.model.embed(tokens)
         for number, layer in enumerate(self.model.layers):
             turn, sights = kinds[self.config.windows[number] if self.config.windows else None]
             own = lambda key, value, number=number: place(number, key, value)  # noqa: E731
-            x = layer(x, lambda attention, y, turn=turn, sights=sights, own=own: attention(y, turn, sights, own))
+            look = lambda attention, y, turn=turn, sights=sights, own=own: attention(y, turn, sights, own)  # noqa: E731
+            through = lambda x, layer=layer, look=look: layer(x, look)  # noqa: E731
+            x = jax.checkpoint(through)(x) if remat else through(x)
         return self.model.norm(x)
 
     def _kind(

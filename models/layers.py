@@ -25,6 +25,10 @@ class Linear(nnx.Module):
         y = project(x, self.weight[...])
         return y + self.bias[...] if hasattr(self, "bias") else y
 
+    def attend(self, x: jax.Array) -> jax.Array:
+        """As an output head: float32 logits [..., outputs] of hidden states [..., inputs]."""
+        return project(x, self.weight[...], jnp.float32)
+
 
 class Embedding(nnx.Module):
     """A row per token; also the output head where the model ties the two."""
@@ -36,8 +40,8 @@ class Embedding(nnx.Module):
         return jnp.take(self.weight[...], tokens, axis=0, mode="clip")
 
     def attend(self, x: jax.Array) -> jax.Array:
-        """Logits [..., vocab] of hidden states [..., hidden]."""
-        return project(x, self.weight[...])
+        """Float32 logits [..., vocab] of hidden states [..., hidden]."""
+        return project(x, self.weight[...], jnp.float32)
 
 
 class RMSNorm(nnx.Module):
@@ -58,9 +62,10 @@ class RMSNorm(nnx.Module):
         return self.weight[...] * (wide * scale).astype(x.dtype)
 
 
-def project(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """x [..., inputs] times weight [outputs, inputs], contracted over the inputs."""
-    return jax.lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())), precision=PRECISION)
+def project(x: jax.Array, weight: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
+    """x [..., inputs] times weight [outputs, inputs], contracted over the inputs; in `dtype`, or that of `x`."""
+    contract = (((x.ndim - 1,), (1,)), ((), ()))
+    return jax.lax.dot_general(x, weight, contract, precision=PRECISION, preferred_element_type=dtype)
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:

@@ -27,15 +27,21 @@ def entropy(logits: jax.Array) -> jax.Array:
 
 
 def token_logprobs(
-    config: DecoderConfig, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
+    config: DecoderConfig,
+    params: Params,
+    tokens: jax.Array,
+    positions: jax.Array,
+    segments: jax.Array,
+    *,
+    remat: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-prob of each of `tokens` [B, T] given those before it, and the entropy of the distribution it came from.
 
     Both are float32 [B, T] and aligned with `tokens`; the first column, which nothing precedes, is 0. Values at padding
-    and at the first token of a segment mean nothing: mask them. `segments` as in `Decoder.hidden`.
+    and at the first token of a segment mean nothing: mask them. `segments` and `remat` as in `Decoder.hidden`.
     """
     decoder = module(config, params)
-    hidden = decoder.hidden(tokens, positions, segments)[:, :-1]
+    hidden = decoder.hidden(tokens, positions, segments, remat=remat)[:, :-1]
     logs, entropies = _scores(decoder, hidden, tokens[:, 1:])
     shift = ((0, 0), (1, 0))
     return jnp.pad(logs, shift), jnp.pad(entropies, shift)

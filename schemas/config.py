@@ -181,6 +181,13 @@ class RL(Section):
     micro_batch: Positive | None = None
     """Rows per forward pass. Default: the whole batch; with `row_tokens` an eighth as many as trajectories. Without
     `row_tokens` it must divide the batch."""
+    remat: bool = False
+    """Make the layers again on the backward pass instead of keeping them (rematerialisation): about a third more work
+    for memory that does not grow with the layers' insides."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of forward and backward passes. Weights, sums of gradients, optimizer and logits stay in float32. With `bfloat16`
+    the learner's log-probs differ from the sampler's in the second digit after the point: watch `mismatch_kl`, and
+    choose a `loss.correction`."""
     publish_every: Positive = 1
     """Publish a policy every so many updates. Unpublished updates count as staleness."""
     publish_dtype: Literal["float32", "bfloat16"] = "float32"

@@ -139,5 +139,15 @@ def catalog_part(base: str, first: int, end: int, sha256: str) -> str:
     return f"{base}/catalog/{first:08d}-{end:08d}-{sha256[:16]}.parquet"
 
 
+def metrics(base: str) -> str:
+    """The folder of the steps' figures, as Parquet."""
+    return f"{base}/metrics"
+
+
+def metrics_part(base: str, first: int) -> str:
+    """The figures of the steps in ledger records from `first` on, up to the next file's."""
+    return f"{base}/metrics/{first:08d}.parquet"
+
+
 def channel(name: str, channel_name: str) -> str:
     return f"registry/{name}/{channel_name}.json"

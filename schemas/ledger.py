@@ -7,7 +7,7 @@ this step with exactly one disposition, every group that ends, and every shard t
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -87,6 +87,9 @@ class RecordMetadata:
     """SHA-256 of the record before it; empty for the first."""
     parent: str = ""
     """Digest of the weights that version 0 is."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the step before this record measured (`schemas/metrics.py`): it is known only after that step's own record
+    is durable."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -254,6 +254,8 @@ class CheckpointManifest(Document):
     metrics: dict[str, float] = {}
     """Means over all updates so far, weighted by trained trajectories: `staleness`, `mismatch_kl`, `reward`, `success`,
     …; `rows`: how many trajectories they were taken over."""
+    figures: dict[str, float] = {}
+    """What the last step measured, but for its times: the next ledger record has it too."""
     ledger_index: int
     """The ledger index of the next record."""
     ledger_head: str

@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when a stored format changes its meaning."""
 
 ROOMS = ("schemas", "storage", "models", "rollout", "trainer", "tasks", "flows")

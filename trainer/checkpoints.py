@@ -50,6 +50,7 @@ def write_checkpoint(
         empty_steps=progress.empty_steps,
         dispositions=progress.dispositions,
         metrics=progress.metrics,
+        figures=progress.figures,
         ledger_index=progress.index,
         ledger_head=progress.head,
         parent=parent,

@@ -1,6 +1,6 @@
-"""Compaction beside the learner: a thread copies new ledger records into the catalog, one copy at a time.
+"""Compaction beside the learner: a thread copies new ledger records into the catalog and their figures into Parquet.
 
-Only audits read the catalog, so nothing waits for it and a copy that fails is told and made up for by the next one.
+Only audits and people read these, so nothing waits for them and a copy that fails is told and made up for by the next.
 """
 
 import threading
@@ -11,6 +11,7 @@ import pyarrow as pa
 from schemas.errors import HeadraceError
 from storage.catalog_copy import compact
 from storage.objects import ObjectStore
+from storage.step_metrics import write_metrics
 
 
 class Compactor:
@@ -35,5 +36,6 @@ class Compactor:
     def _copy(self) -> None:
         try:
             compact(self._store, self._base)
+            write_metrics(self._store, self._base)
         except (HeadraceError, pa.ArrowException, OSError) as error:
-            self._report("log", message=f"the ledger was not copied into the catalog: {error}")
+            self._report("log", message=f"the ledger was not copied into catalog and metrics: {error}")

@@ -24,7 +24,7 @@ from trainer.divergence import LOSS_TERMS
 from trainer.numerics import numerics
 from trainer.optimizer import make_optimizer
 from trainer.packing import rl_layout
-from trainer.step import init_state, line_logprobs, make_rl_step, positions
+from trainer.step import Passes, init_state, line_logprobs, make_rl_step, positions
 
 _PROBE_TOKENS = 64
 """At 16, updates of a few rows of the output head often stay unseen; an engine takes `rollout.engine.SCORED`."""
@@ -41,12 +41,13 @@ class JaxUpdater:
         self._layout = rl_layout(rl, config.rollout.max_length)
         optimizer = make_optimizer(rl.optimizer, rl.steps)
         self._state = init_state(jax.tree.map(jnp.array, params), optimizer)
-        self._step = make_rl_step(decoder, rl.loss, optimizer, folder)
+        passes = Passes(rl.remat, rl.compute_dtype)
+        self._step = make_rl_step(decoder, rl.loss, optimizer, folder, passes)
         self._kl = rl.loss.kl
         self._reference = jax.tree.map(jnp.array, params) if rl.loss.kl != "none" else None
         self._rounded = rl.publish_dtype == "bfloat16"
         self._probe = _probe_tokens(decoder.vocab_size, config.rollout.max_length)
-        self._logprobs = jax.jit(lambda p, batch: line_logprobs(decoder, p, batch)[0])
+        self._logprobs = jax.jit(lambda p, batch: line_logprobs(decoder, p, batch, passes)[0])
         self._score = jax.jit(lambda p, t: token_logprobs(decoder, p, t, positions(t), jnp.ones(t.shape, bool))[0])
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:

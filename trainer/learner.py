@@ -74,7 +74,7 @@ class AgenticRLLearner:
         self._compact = compact
         self._shape = shaping(rl.loss, self.config.rollout.max_length, updater)
         self._advantage = find_advantage(rl.loss.advantage, spec.folder)
-        self._time = metrics.Clock()
+        self._time = metrics.Clock(clock)
         self._config_digest = digest(spec.config)
 
     # -- recovery ---------------------------------------------------------------------------------------------
@@ -163,22 +163,25 @@ class AgenticRLLearner:
             self.tail.take_unreadable(),
         )
         self._append(step.ledger, "step", updates=int(bool(step.batch)))
+        began = self._clock()
         learned = self._learn(step)
+        taken = self._clock() - began
         self._publish()
         checkpoint = self._checkpoint_due()
         if checkpoint:
             self._checkpoint()
         self.window.move(self.progress, self._published_version())
-        self._tell(step, learned)
+        self._tell(step, learned, taken)
         if self.progress.empty_steps >= self.config.rl.max_empty_steps:
             raise RunStopped(self._empty_cause(step.ledger))
 
     def _learn(self, step: StepRows) -> dict[str, float]:
         """Train on the batch of a step and keep count of its figures; nothing where it only ends groups."""
-        if not step.batch:
-            return {}
-        learned = self.updater.update(step.batch, step.advantages)
-        self.progress.note(metrics.kept(step, learned), len(step.batch))
+        learned: dict[str, float] = {}
+        if step.batch:
+            learned = self.updater.update(step.batch, step.advantages)
+            self.progress.note(metrics.kept(step, learned), len(step.batch))
+        self.progress.figures = metrics.recorded(step, learned)
         return learned
 
     def _append(self, rows: tuple[LedgerRow, ...], kind: str, *, updates: int) -> None:
@@ -194,6 +197,7 @@ class AgenticRLLearner:
             prng=json.dumps({"seed": self.spec.seed, "counter": progress.step}),
             previous=progress.head,
             parent=self.spec.initial.sha256,
+            figures=progress.figures,
         )
         record = Record(metadata, rows)
         head = ledger.append(self.store, self.base, progress.index, record)
@@ -249,8 +253,13 @@ class AgenticRLLearner:
             self.tail.discover()
             self._checkpoint()
 
-    def _tell(self, step: StepRows, learned: dict[str, float]) -> None:
+    def _tell(self, step: StepRows, learned: dict[str, float], update: float) -> None:
         busy, waited = self._time.worked()
+        self.progress.figures |= {
+            "trainer/seconds": busy,
+            "trainer/update_seconds": update,
+            "trainer/waited_seconds": waited,
+        }
         figures = metrics.summary(step) | learned
         seconds = busy + waited
         self._report(

@@ -2,11 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from schemas.ledger import Disposition, LedgerRow
+from schemas.ledger import Disposition, Kind, LedgerRow
 from trainer.assembler import Row
 from trainer.record import StepRows
 
@@ -32,28 +32,40 @@ def batch(rows: Sequence[Row]) -> dict[str, float]:
         "reward": float(rewards.mean()),
         "success": float((rewards >= 1.0).mean()),
         "tokens": float(lengths.sum()),
+        "sampled_tokens": float(sum(sum(r.trajectory.mask) for r in rows)),
         "length": float(lengths.mean()),
+        "length_max": float(lengths.max()),
         "two_versions": float(np.mean([len(set(r.trajectory.versions)) > 1 for r in rows])),
     }
+
+
+def zero_advantage(rows: Sequence[LedgerRow]) -> dict[str, float]:
+    """The share of a step's groups, trained or filtered, from which nothing can be learned."""
+    judged = {r.group for r in rows if r.kind == Kind.GROUP and r.disposition in _JUDGED}
+    useful = {r.group for r in rows if r.kind == Kind.TRAJECTORY and r.advantage}
+    return {"zero_advantage": len(judged - useful) / len(judged)} if judged else {}
+
+
+_JUDGED = (Disposition.TRAINED, Disposition.ZERO_ADVANTAGE)
 
 
 class Clock:
     """Shares of time: how long the learner worked and how long it waited for rows, over the last steps."""
 
-    def __init__(self, steps: int = 20) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, steps: int = 20) -> None:
         self._steps: deque[tuple[float, float]] = deque(maxlen=steps)
-        self._mark = time.monotonic()
+        self._clock, self._mark = clock, clock()
         self._waited = 0.0
 
     def waited(self) -> None:
         """The time since the last mark was spent waiting."""
-        now = time.monotonic()
+        now = self._clock()
         self._waited += now - self._mark
         self._mark = now
 
     def worked(self) -> tuple[float, float]:
         """The time since the last mark was spent on a step; returns (busy, waited) seconds of that step."""
-        now = time.monotonic()
+        now = self._clock()
         step = (now - self._mark, self._waited)
         self._steps.append(step)
         self._mark, self._waited = now, 0.0
@@ -76,6 +88,15 @@ def kept(step: StepRows, learned: Mapping[str, float]) -> dict[str, float]:
     return {kept: figures[name] for name, kept in _KEPT.items() if name in figures}
 
 
+_OF_NOTHING = ("off_policy/dropped", "zero_advantage")
+
+
+def recorded(step: StepRows, learned: Mapping[str, float]) -> dict[str, float]:
+    """The figures that the next ledger record has of a step; of one that trained nothing, those that mean something."""
+    figures = summary(step) | dict(learned)
+    return figures if step.batch else {name: figures[name] for name in _OF_NOTHING if name in figures}
+
+
 def summary(step: StepRows) -> dict[str, float]:
     """All of a step's figures that need no arrays of the learner."""
-    return batch(step.batch) | staleness(step.ledger)
+    return batch(step.batch) | staleness(step.ledger) | zero_advantage(step.ledger)

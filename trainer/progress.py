@@ -58,6 +58,8 @@ class Progress:
     dispositions: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     """Means over the updates so far, weighted by their rows, and the rows that they were taken over (`rows`)."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the last step measured: the next record has it."""
 
     @property
     def version(self) -> int:
@@ -135,4 +137,5 @@ def from_checkpoint(manifest: CheckpointManifest) -> Progress:
         empty_steps=manifest.empty_steps,
         dispositions=dict(manifest.dispositions),
         metrics=dict(manifest.metrics),
+        figures=dict(manifest.figures),
     )

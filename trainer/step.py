@@ -30,6 +30,16 @@ class TrainState(NamedTuple):
     optimizer: Any
 
 
+class Passes(NamedTuple):
+    """How forward and backward passes are made: what it costs and how it is rounded, not what is computed."""
+
+    remat: bool = False
+    """Layers are made again on the way back instead of being kept."""
+    dtype: str = "float32"
+    """Of the passes; parameters, their gradients' sums and the optimizer stay in float32, and so do logits."""
+
+
+PLAIN = Passes()
 Sums = tuple[jax.Array, dict[str, jax.Array]]
 PartLoss = Callable[[Params, Any], tuple[jax.Array, Sums]]
 """(parameters, micro-batch) → (sum of the loss, (its count, sums of metrics))."""
@@ -44,7 +54,13 @@ def init_state(params: Params, optimizer: optax.GradientTransformation) -> Train
     return TrainState(params, optimizer.init(params))
 
 
-def make_rl_step(config: DecoderConfig, loss: Loss, optimizer: optax.GradientTransformation, folder: str = "") -> Step:
+def make_rl_step(
+    config: DecoderConfig,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    folder: str = "",
+    passes: Passes = PLAIN,
+) -> Step:
     """A step of the policy loss that `loss` describes.
 
     `folder`: where a loss of the user's own lies. RequestError where it has no such function.
@@ -52,7 +68,7 @@ def make_rl_step(config: DecoderConfig, loss: Loss, optimizer: optax.GradientTra
     aggregate, policy_loss = AGGREGATIONS[loss.aggregation], find_policy_loss(loss.policy, folder)
 
     def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
-        logprobs, entropy = line_logprobs(config, params, batch)
+        logprobs, entropy = line_logprobs(config, params, batch, passes)
         old, weight = _proximal(loss, jax.lax.stop_gradient(logprobs), batch)
         advantages = jnp.broadcast_to(batch.advantages[:, None], logprobs.shape)
         policy = policy_loss(Terms(logprobs, old, advantages, batch.mask), loss)
@@ -95,9 +111,12 @@ def positions(tokens: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
 
 
-def line_logprobs(config: DecoderConfig, params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array]:
+def line_logprobs(
+    config: DecoderConfig, params: Params, batch: Batch[jax.Array], passes: Passes = PLAIN
+) -> tuple[jax.Array, jax.Array]:
     """Log-probs and entropies [N, L] of the micro-batch's tokens, a trajectory a line; 0 where there is no token."""
-    found = token_logprobs(config, params, batch.tokens, batch.positions, batch.segments)
+    used = jax.tree.map(lambda x: x.astype(passes.dtype), params)
+    found = token_logprobs(config, used, batch.tokens, batch.positions, batch.segments, remat=passes.remat)
     return unpacked(found[0], batch.places), unpacked(found[1], batch.places)
 
 

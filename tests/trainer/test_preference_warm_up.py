@@ -25,6 +25,7 @@ from storage.rows import read_preferences
 from trainer import warm_up
 from trainer.lessons import score_reference
 from trainer.optimizer import make_optimizer
+from trainer.packing import padded
 from trainer.preference_data import collate_pairs, encode_pairs
 from trainer.preference_step import make_preference_step, side_logprobs
 from trainer.sft_data import collate
@@ -118,7 +119,7 @@ def test_log_probs_of_a_side_are_those_of_its_assistant_tokens_alone():
     params, found = init_params(SHAPE, 1), some_pairs(3)
     batch = collate_pairs(found, 32)
     sums = side_logprobs(SHAPE, params, batch)
-    rows = collate([side for one in found for side in one], 32)
+    (rows,) = collate([side for one in found for side in one], padded(6, 32))
     logits = warm_up_logits(params, rows)
     for row, total in zip(range(6), np.asarray(sums).ravel(), strict=True):
         expected = sum(logits[row, t - 1, rows.tokens[row, t]] for t in np.flatnonzero(rows.mask[row]))
