@@ -175,6 +175,11 @@ class RL(Section):
     """Bound on (optimizer updates applied - oldest version sampled from) of anything trained. 0: synchronous."""
     loss: Loss = Loss()
     optimizer: Optimizer
+    mini_batches: Positive = 1
+    """Updates of one pass over a batch: its groups are dealt out in order, each to one update."""
+    epochs: Positive = 1
+    """Passes over a batch. A step makes `mini_batches` x `epochs` updates, and what it trains grows staler with each:
+    at most `max_staleness` + 1 of them."""
     row_tokens: Positive | None = None
     """Tokens of a row that trajectories share (packing), at least `rollout.max_length`. Left out: a row of
     `rollout.max_length` for each. It changes results by rounding only."""
@@ -189,7 +194,7 @@ class RL(Section):
     the learner's log-probs differ from the sampler's in the second digit after the point: watch `mismatch_kl`, and
     choose a `loss.correction`."""
     publish_every: Positive = 1
-    """Publish a policy every so many updates. Unpublished updates count as staleness."""
+    """Publish a policy every so many steps. Unpublished updates count as staleness."""
     publish_dtype: Literal["float32", "bfloat16"] = "float32"
     checkpoint_every: Positive = 10
     window_seconds: Annotated[float, Field(ge=0)] = 1.0
@@ -208,12 +213,35 @@ class RL(Section):
         rows = self.groups_per_batch * self.group_size
         if self.micro_batch and self.row_tokens is None and rows % self.micro_batch:
             raise ValueError(f"micro_batch must divide the batch of {rows} rows (groups_per_batch x group_size)")
-        if self.publish_every > self.max_staleness + 1:
+        if self.updates > self.max_staleness + 1:
+            raise ValueError(
+                f"mini_batches x epochs = {self.updates} updates on a batch make the last of them {self.updates - 1} "
+                f"updates stale: raise max_staleness to at least {self.updates - 1}"
+            )
+        if self.publish_every * self.updates > self.max_staleness + 1:
             raise ValueError(
                 f"publish_every = {self.publish_every} makes samples older than max_staleness = {self.max_staleness} "
                 f"allows: publish at least every max_staleness + 1 updates"
             )
         return self
+
+    @property
+    def updates(self) -> int:
+        """Optimizer updates of a step on a full batch."""
+        return self.mini_batches * self.epochs
+
+    def updates_on(self, groups: int) -> int:
+        """Optimizer updates of a step that trains so many groups."""
+        return self.epochs * min(self.mini_batches, groups)
+
+    @property
+    def steps_behind(self) -> int:
+        """How many steps before its own a trajectory may have been sampled, so that its last update is in bounds."""
+        return (self.max_staleness + 1) // self.updates - 1
+
+    def staleness(self, steps: int) -> int:
+        """In optimizer updates, at a step's last one, of what was sampled so many steps before it."""
+        return steps * self.updates + self.updates - 1
 
 
 class Suite(Section):

@@ -60,7 +60,7 @@ class LedgerRow:
     position: int | None = None
     """Position in the step's batch, for trained rows."""
     staleness: int | None = None
-    """The step's version minus the oldest sampled version, in optimizer updates."""
+    """Optimizer updates between the oldest policy that sampled it and the step's last update."""
     in_flight: int | None = None
     """The part of the staleness that arose while the episode ran; the rest arose in the queue."""
     advantage: float | None = None
@@ -76,9 +76,9 @@ class RecordMetadata:
     kind: str
     """`step`, or `close` for the record that ends a run and makes no update."""
     version: int
-    """The policy version before the step (number of optimizer updates applied)."""
+    """The policy version before the step: the number of steps applied."""
     updates: int
-    """Optimizer updates that the step makes (0: it only ends groups and the version still rises)."""
+    """Optimizer updates that the step makes (0: it only ends groups; the version rises by one in any case)."""
     learner: str
     config_digest: str
     prng: str

@@ -124,7 +124,6 @@ def _stage(store: ObjectStore, run: str, base: str) -> StageVerification:
     chain = read_chain(store, base, spec)
     log = read_log(store, base)
     waiting = len(checks.open_rows(chain, log))
-    bound = config.rl.max_staleness
     return StageVerification(
         key=spec.key,
         closed=chain.closed,
@@ -139,8 +138,8 @@ def _stage(store: ObjectStore, run: str, base: str) -> StageVerification:
         trained_twice=sum(len(links) - 1 for links in checks.trained_twice(chain).values()),
         unaccounted=waiting if chain.closed else 0,
         pending=0 if chain.closed else waiting,
-        max_staleness=checks.max_staleness(chain, log),
-        bound=bound,
+        max_staleness=checks.max_staleness(chain, log, config.rl),
+        bound=config.rl.max_staleness,
         checked_rows=_checked(chain, log),
         policies=sum(isinstance(m, PolicyManifest) for _, m in manifests.found),
         checkpoints=sum(isinstance(m, CheckpointManifest) for _, m in manifests.found),
@@ -154,7 +153,7 @@ def _stage(store: ObjectStore, run: str, base: str) -> StageVerification:
             *checks.unaccounted(chain, log),
             *checks.shards(chain, log),
             *checks.once(chain),
-            *checks.staleness(chain, log, bound),
+            *checks.staleness(chain, log, config.rl),
             *checks.batches(chain, config),
             *checks.groups(chain),
             *_against_manifests(chain, manifests, spec),

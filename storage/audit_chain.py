@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from schemas import keys
+from schemas.config import RL, Run
 from schemas.errors import AuditViolation
 from schemas.ledger import Disposition, Kind, LedgerRow, Record, decode, record_digest
 from schemas.manifest import RLSpec
@@ -90,6 +91,7 @@ def dispositions(links: list[Link]) -> dict[str, int]:
 def read_chain(store: ObjectStore, base: str, spec: RLSpec) -> Chain:
     """Every record that the store has, each checked against the one before it."""
     chain, previous, expected = Chain(base), "", 0
+    rl = Run.model_validate(spec.config).rl
     for index, key in _records(store, base, chain):
         if index != expected:
             chain.violations.append(
@@ -99,7 +101,7 @@ def read_chain(store: ObjectStore, base: str, spec: RLSpec) -> Chain:
         if stored is None:
             chain.violations.append(f"{key} was removed while it was audited")
             continue
-        _link(chain, index, key, stored.data, previous if index == expected else None, spec)
+        _link(chain, index, key, stored.data, previous if index == expected else None, spec, rl)
         previous, expected = record_digest(stored.data), index + 1
     return chain
 
@@ -113,7 +115,7 @@ def _records(store: ObjectStore, base: str, chain: Chain) -> Iterator[tuple[int,
             chain.violations.append(f"{key} does not belong in a ledger")
 
 
-def _link(chain: Chain, index: int, key: str, data: bytes, previous: str | None, spec: RLSpec) -> None:
+def _link(chain: Chain, index: int, key: str, data: bytes, previous: str | None, spec: RLSpec, rl: RL) -> None:
     try:
         record = decode(data)
     except ValueError as error:
@@ -121,6 +123,7 @@ def _link(chain: Chain, index: int, key: str, data: bytes, previous: str | None,
         return
     link = Link(index, record, record_digest(data), chain.steps + (record.metadata.kind == "step"))
     chain.violations += _complaints(link, key, chain.steps, previous, spec)
+    chain.violations += _updates(link, key, rl)
     chain.links.append(link)
 
 
@@ -137,6 +140,11 @@ def _complaints(link: Link, key: str, steps: int, previous: str | None, spec: RL
         yield f"{key} says policy version {metadata.version} before step {metadata.step}: they are equal"
     if metadata.parent != spec.initial.sha256:
         yield f"{key} names other weights for version 0 than {keys.spec(key.rsplit('/ledger/', 1)[0])}"
-    trained = bool(link.record.trained())
-    if (metadata.kind == "close" and trained) or metadata.updates != int(trained):
-        yield f"{key} says {metadata.updates} updates and has {len(link.record.trained())} trained rows"
+
+
+def _updates(link: Link, key: str, rl: RL) -> Iterator[str]:
+    """A record makes as many updates as its trained groups ask for; the closing one makes none."""
+    metadata, trained = link.record.metadata, link.record.trained()
+    wanted = rl.updates_on(len({row.group for row in trained}))
+    if (metadata.kind == "close" and trained) or metadata.updates != wanted:
+        yield f"{key} says {metadata.updates} updates and has {len(trained)} trained rows, which make {wanted} updates"

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from schemas import keys
-from schemas.config import Run
+from schemas.config import RL, Run
 from schemas.ledger import Disposition, Kind, LedgerRow
 from storage.audit_chain import Chain, Link
 from storage.audit_log import Fact, Log, Place
@@ -115,23 +115,23 @@ def once(chain: Chain) -> Iterator[str]:
         yield f"sample {sample} of group {group} was trained {len(links)} times: in {names}"
 
 
-def staleness(chain: Chain, log: Log, bound: int) -> Iterator[str]:
+def staleness(chain: Chain, log: Log, rl: RL) -> Iterator[str]:
     """The recorded staleness is what the stored versions give, and within the bound."""
     for link, row in chain.rows(Kind.TRAJECTORY):
         fact = log.rows.get(row_place(row))
         if row.disposition != Disposition.TRAINED or fact is None:
             continue
-        found = link.record.metadata.version - fact.oldest
-        if (row.staleness, row.in_flight) != (found, fact.newest - fact.oldest):
+        found = rl.staleness(link.record.metadata.version - fact.oldest)
+        if (row.staleness, row.in_flight) != (found, (fact.newest - fact.oldest) * rl.updates):
             yield f"{link.name}: {fact.id} has staleness {found} by its shard and {row.staleness} in the ledger"
-        if not 0 <= found <= bound or fact.oldest < 0:
-            yield f"{link.name}: {fact.id} was trained at staleness {found}; the bound is {bound}"
+        if not rl.staleness(0) <= found <= rl.max_staleness or fact.oldest < 0:
+            yield f"{link.name}: {fact.id} was trained at staleness {found}; the bound is {rl.max_staleness}"
 
 
-def max_staleness(chain: Chain, log: Log) -> int:
+def max_staleness(chain: Chain, log: Log, rl: RL) -> int:
     """The highest staleness of a trained row, recomputed from the shards where they can be read."""
     found = [
-        link.record.metadata.version - log.rows[row_place(row)].oldest
+        rl.staleness(link.record.metadata.version - log.rows[row_place(row)].oldest)
         for link, row in chain.rows(Kind.TRAJECTORY)
         if row.disposition == Disposition.TRAINED and row_place(row) in log.rows
     ]

@@ -37,6 +37,8 @@ class Batch(NamedTuple, Generic[Array]):
     """[N, L] float32: log-probs under the policies that sampled."""
     reference: Array
     """[N, L] float32: log-probs under the policy that divergence is measured from; 0 where none is."""
+    proximal: Array
+    """[N, L] float32: log-probs under the learner's policy at the step's start; 0 where the step makes one update."""
     advantages: Array
     """[N] float32."""
     weights: Array
@@ -117,6 +119,7 @@ def empty(layout: Layout) -> Batch[np.ndarray]:
         mask=np.zeros(lines, np.float32),
         behaviour=np.zeros(lines, np.float32),
         reference=np.zeros(lines, np.float32),
+        proximal=np.zeros(lines, np.float32),
         advantages=np.zeros(layout.lines, np.float32),
         weights=np.zeros(layout.lines, np.float32),
     )

@@ -1,7 +1,6 @@
 """The updater that learns: a decoder's parameters and AdamW under one jitted step."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from trainer import snapshot
 from trainer.assembler import Row
 from trainer.batch import Batch, Part, lay_out
 from trainer.divergence import LOSS_TERMS
+from trainer.mini_batches import deal, together
 from trainer.numerics import numerics
 from trainer.optimizer import make_optimizer
 from trainer.packing import rl_layout
@@ -39,10 +39,12 @@ class JaxUpdater:
         rl = config.rl
         self._store, self._base, self._decoder = store, base, decoder
         self._layout = rl_layout(rl, config.rollout.max_length)
-        optimizer = make_optimizer(rl.optimizer, rl.steps)
+        optimizer = make_optimizer(rl.optimizer, rl.steps * rl.updates)
+        self._epochs, self._mini_batches = rl.epochs, rl.mini_batches
+        self._recomputed = rl.updates > 1 and rl.loss.correction != "none"
         self._state = init_state(jax.tree.map(jnp.array, params), optimizer)
         passes = Passes(rl.remat, rl.compute_dtype)
-        self._step = make_rl_step(decoder, rl.loss, optimizer, folder, passes)
+        self._step = make_rl_step(decoder, rl.loss, optimizer, folder, passes, recomputed=self._recomputed)
         self._kl = rl.loss.kl
         self._reference = jax.tree.map(jnp.array, params) if rl.loss.kl != "none" else None
         self._rounded = rl.publish_dtype == "bfloat16"
@@ -51,10 +53,21 @@ class JaxUpdater:
         self._score = jax.jit(lambda p, t: token_logprobs(decoder, p, t, positions(t), jnp.ones(t.shape, bool))[0])
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
-        parts = self._parts(rows, advantages)
+        dealt = [self._prepared(one, own) for one, own in deal(rows, advantages, self._mini_batches)]
+        made = [self._one(parts) for _ in range(self._epochs) for parts in dealt]
+        return together(made)
+
+    def _prepared(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> list[Batch[np.ndarray]]:
+        """The micro-batches of one update, with what is measured before the step's first update."""
+        parts = [p.batch for p in self._parts(rows, advantages)]
         if self._kl in LOSS_TERMS:
-            parts = [replace(p, batch=p.batch._replace(reference=self._reference_logprobs(p.batch))) for p in parts]
-        self._state, figures = self._step(self._state, [p.batch for p in parts])
+            parts = [p._replace(reference=self._reference_logprobs(p)) for p in parts]
+        if self._recomputed:
+            parts = [p._replace(proximal=np.asarray(self._logprobs(self._state.params, p))) for p in parts]
+        return parts
+
+    def _one(self, parts: list[Batch[np.ndarray]]) -> dict[str, float]:
+        self._state, figures = self._step(self._state, parts)
         found = {k: float(v) for k, v in figures.items()}
         if not np.isfinite(found["loss"]) or not np.isfinite(found["grad_norm"]):
             raise RunStopped(

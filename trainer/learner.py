@@ -60,7 +60,7 @@ class AgenticRLLearner:
         self.store, self.spec, self.base = store, spec, base
         self.updater, self.publisher = updater, publisher
         rl = self.config.rl
-        self.bounds = Bounds(rl.groups_per_batch, rl.max_staleness, rl.steps)
+        self.bounds = Bounds(rl.groups_per_batch, rl.steps_behind, rl.steps)
         self.progress = Progress()
         self.policy = StalenessPolicy(self.bounds, filter_zero_advantage=rl.loss.filter_zero_advantage)
         self.assembler = GroupAssembler(rl.group_size, self.config.rollout.attempts)
@@ -157,12 +157,13 @@ class AgenticRLLearner:
             selection,
             self.assembler,
             self.progress.version,
+            self.config.rl,
             self._shape,
             self._advantage,
             self.assembler.take_aside(),
             self.tail.take_unreadable(),
         )
-        self._append(step.ledger, "step", updates=int(bool(step.batch)))
+        self._append(step.ledger, "step", updates=self.config.rl.updates_on(len(selection.train)))
         began = self._clock()
         learned = self._learn(step)
         taken = self._clock() - began

@@ -20,6 +20,7 @@ class Bounds:
 
     groups_per_batch: int
     max_staleness: int
+    """In steps: `RL.steps_behind`."""
     steps: int
 
     def window(self, step: int) -> int:
@@ -32,7 +33,7 @@ class Progress:
     """Everything the ledger says so far. Mutated only by `apply`, `note`, `note_cursor` and `admit`."""
 
     step: int = 0
-    """Step records applied; with one update a step this is the policy version."""
+    """Step records applied, which is the policy version, however many updates a step makes."""
     index: int = 0
     """The next ledger index."""
     head: str = ""
@@ -63,7 +64,7 @@ class Progress:
 
     @property
     def version(self) -> int:
-        """Optimizer updates' worth of version: a step that trains nothing raises it too."""
+        """The number of steps applied: one that trains nothing raises it too."""
         return self.step
 
     def admit(self, bounds: Bounds) -> None:

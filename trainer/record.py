@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from schemas.config import RL
 from schemas.ledger import Disposition, Kind, LedgerRow
 from trainer.advantages import Advantage, Rewards
 from trainer.assembler import GroupAssembler, Row
@@ -27,6 +28,7 @@ def step_rows(
     selection: Selection,
     assembler: GroupAssembler,
     version: int,
+    rl: RL,
     shape: Shape,
     advantage: Advantage,
     aside: Sequence[tuple[Row, Disposition, str]],
@@ -45,7 +47,7 @@ def step_rows(
         rest += _settled(assembler, number, disposition, reason)
     rest += [ended(row, disposition, reason) for row, disposition, reason in aside]
     rest += unreadable_rows(unreadable)
-    trained = [_trained(r, i, a, version) for i, (r, a) in enumerate(zip(batch, advantages, strict=True))]
+    trained = [_trained(r, i, a, version, rl) for i, (r, a) in enumerate(zip(batch, advantages, strict=True))]
     return StepRows(batch, advantages, (*trained, *rest))
 
 
@@ -72,14 +74,14 @@ def unreadable_rows(shards: Iterable[tuple[str, int, str]]) -> list[LedgerRow]:
     return [LedgerRow(Kind.SHARD, worker=worker, seq=seq, reason=reason) for worker, seq, reason in shards]
 
 
-def _trained(row: Row, position: int, advantage: float, version: int) -> LedgerRow:
+def _trained(row: Row, position: int, advantage: float, version: int, rl: RL) -> LedgerRow:
     t = row.trajectory
     return LedgerRow(
         **_identity(row),
         disposition=Disposition.TRAINED,
         position=position,
-        staleness=version - t.oldest_version,
-        in_flight=t.newest_version - t.oldest_version,
+        staleness=rl.staleness(version - t.oldest_version),
+        in_flight=(t.newest_version - t.oldest_version) * rl.updates,
         advantage=advantage,
         weight=1.0,
     )

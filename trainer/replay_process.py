@@ -82,7 +82,7 @@ def replay_checkpoint(
         rows += len(step_rows.batch)
         report("replayed", step=entry.record.metadata.step + 1, steps=manifest.step)
 
-    bounds = Bounds(rl.groups_per_batch, rl.max_staleness, rl.steps)
+    bounds = Bounds(rl.groups_per_batch, rl.steps_behind, rl.steps)
     try:
         records = replay(store, base, progress, bounds, train, until=manifest.ledger_index)
     except LogDamaged as error:

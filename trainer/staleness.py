@@ -42,7 +42,7 @@ class StalenessPolicy:
         self._filter = filter_zero_advantage
 
     def admit(self, progress: Progress) -> None:
-        """Raise the window: open groups never exceed (max_staleness + 1) x groups per batch."""
+        """Raise the window: open groups never exceed (steps that they may be behind + 1) x groups per batch."""
         progress.admit(self.bounds)
 
     def evict(self, candidate: Candidate, version: int) -> tuple[Disposition, str] | None:
@@ -52,7 +52,7 @@ class StalenessPolicy:
             return Disposition.INCOMPLETE, f"{candidate.survivors} of its samples succeeded, two are needed{cause}"
         lag = version - candidate.oldest_version
         if lag > self.bounds.max_staleness:
-            return Disposition.STALE, f"its oldest token was {lag} updates old"
+            return Disposition.STALE, f"its oldest token was {lag} steps old"
         if self._filter and candidate.level:
             return Disposition.ZERO_ADVANTAGE, "all its rewards are equal"
         return None

@@ -60,16 +60,20 @@ def make_rl_step(
     optimizer: optax.GradientTransformation,
     folder: str = "",
     passes: Passes = PLAIN,
+    *,
+    recomputed: bool = False,
 ) -> Step:
     """A step of the policy loss that `loss` describes.
 
+    `recomputed`: the batch has the log-probs of the policy at the step's start, since this is not its only update.
     `folder`: where a loss of the user's own lies. RequestError where it has no such function.
     """
     aggregate, policy_loss = AGGREGATIONS[loss.aggregation], find_policy_loss(loss.policy, folder)
 
     def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
         logprobs, entropy = line_logprobs(config, params, batch, passes)
-        old, weight = _proximal(loss, jax.lax.stop_gradient(logprobs), batch)
+        proximal = batch.proximal if recomputed else jax.lax.stop_gradient(logprobs)
+        old, weight = _corrected(loss, proximal, batch)
         advantages = jnp.broadcast_to(batch.advantages[:, None], logprobs.shape)
         policy = policy_loss(Terms(logprobs, old, advantages, batch.mask), loss)
         values = policy.loss if weight is None else policy.loss * weight
@@ -84,15 +88,15 @@ def make_rl_step(
     return compiled(part_loss, optimizer, means)
 
 
-def _proximal(loss: Loss, now: jax.Array, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array | None]:
+def _corrected(loss: Loss, proximal: jax.Array, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array | None]:
     """What ratios are taken against, and the weight of each token.
 
-    A batch is trained by one update, so the learner's policy at the step is the one whose log-probs are at hand: a
-    decoupled loss needs no forward pass of its own.
+    `proximal` [N, L]: log-probs under the learner's policy at the step's start. Where a step makes one update, that is
+    the policy whose log-probs are at hand: a decoupled loss needs no forward pass of its own.
     """
     if loss.correction == "none":
         return batch.behaviour, None
-    return now, CORRECTIONS[loss.correction](now, batch.behaviour, batch.mask, loss)
+    return proximal, CORRECTIONS[loss.correction](proximal, batch.behaviour, batch.mask, loss)
 
 
 def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation) -> Step:

@@ -122,7 +122,7 @@ def test_rows_of_a_policy_that_the_run_has_not_reached_are_turned_away():
     finish(made, [worker, dead])
     ends = {r.trajectory: (r.disposition, r.reason) for record in records(store) for r in record.rows if r.trajectory}
     assert ends["0-0-3"] == (Disposition.SUPERSEDED, "policy 9 sampled it, which this run had not reached")
-    assert ends["3-0-3"][0] == Disposition.STALE and "updates old" in ends["3-0-3"][1]
+    assert ends["3-0-3"][0] == Disposition.STALE and "steps old" in ends["3-0-3"][1]
     assert ends["0-0-0"][0] == Disposition.TRAINED
     assert audit.verify(store, "test").ok
 

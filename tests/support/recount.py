@@ -33,6 +33,7 @@ def count_stage(base):
     rows = read_rows(base)
     ends, dispositions = Counter(), Counter()
     trained, samples, checked, staleness, wrong = [], Counter(), 0, [0], 0
+    rl = json.loads((base / "spec.json").read_text())["config"]["rl"]
     for metadata, lines in records:
         for line in lines:
             if line["kind"] != "trajectory":
@@ -48,11 +49,12 @@ def count_stage(base):
                 trained.append([metadata["step"], line["position"], line["trajectory"]])
                 samples[line["group"], line["sample"]] += 1
                 if row is not None:
-                    staleness.append(metadata["version"] - min(row["versions"]))
+                    behind, updates = metadata["version"] - min(row["versions"]), rl["mini_batches"] * rl["epochs"]
+                    staleness.append(behind * updates + updates - 1)
                     wrong += line["staleness"] != staleness[-1]
+    bound = rl["max_staleness"]
     closed = bool(records) and records[-1][0]["kind"] == "close"
     open_rows = sum(place not in ends for place in rows)
-    bound = json.loads((base / "spec.json").read_text())["config"]["rl"]["max_staleness"]
     twice = sum(n - 1 for n in samples.values())
     return {
         "ok": chained and not wrong and not twice and max(ends.values(), default=1) == 1 and max(staleness) <= bound
