@@ -32,5 +32,5 @@ def test_a_second_run_learns_from_the_log_of_the_first(prefect_server: str, tmp_
     )
 
     shutil.rmtree(project.root / "runs" / "small")
-    assert "names run `small`, which is not in" in headrace("validate", *settings, code=2)
+    assert "names run `small`, which is not in" in headrace("run", "--run", "third", *settings, code=2)
     assert "nothing to do" in headrace("run", "--run", "second", *settings)

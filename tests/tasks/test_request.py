@@ -26,6 +26,14 @@ def test_a_good_request_writes_nothing(project: Path, root: str) -> None:
         ("rl.max_stalenes=1", "did you mean"),
         ("rl.max_staleness=-1", "max_staleness"),
         ("warm_up.0.data=missing.jsonl", "missing.jsonl does not exist"),
+        ("warm_up.0.data={run='monday'}", "warm_up.habit.data names run `monday`, which is not in"),
+        (
+            "warm_up.0.data={run='monday', per_grup=2}",
+            "unknown key `warm_up.0.data.per_grup`: did you mean `per_group`",
+        ),
+        ("warm_up.0.data=3", "`warm_up.0.data`: Input should be a valid string"),
+        ("warm_up.0.kind=dpo", "reference policy missing"),
+        ("warm_up.0.kind=orpo", "demos.jsonl line 1: a pair needs `prompt`"),
         ("rl.tasks=heldout.jsonl", "share the task id"),
         ("environment.reward=nowhere:reward", r"there is no file .*nowhere.py"),
         ("model.path=nowhere", "there is no weights folder"),
@@ -45,6 +53,22 @@ def test_a_demonstration_without_messages_is_named_by_its_line(project: Path, ro
     (project / "demos.jsonl").write_text(good + "{}\n")
     with pytest.raises(RequestError, match=r"demos.jsonl line 2"):
         request(project, root)
+
+
+def test_a_pair_with_equal_sides_is_named_by_its_line(project: Path, root: str) -> None:
+    said = [{"role": "assistant", "content": "2"}]
+    pair = {"prompt": [{"role": "user", "content": "1+1"}], "chosen": said, "rejected": said}
+    (project / "demos.jsonl").write_text(json.dumps(pair) + "\n")
+    with pytest.raises(RequestError, match=r"demos.jsonl line 1: `chosen` and `rejected` are equal"):
+        request(project, root, "warm_up.0.kind=orpo")
+
+
+def test_a_champion_that_is_not_there_yet_is_no_reference(project: Path, root: str) -> None:
+    pair = {"prompt": [{"role": "user", "content": "1+1"}]}
+    pair |= {name: [{"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
+    (project / "demos.jsonl").write_text(json.dumps(pair) + "\n")
+    with pytest.raises(RequestError, match="reference policy missing: small/production has no champion yet"):
+        request(project, root, "model.path=champion", "warm_up.0.kind=dpo")
 
 
 def test_sets_must_not_share_prompts(project: Path, root: str) -> None:
