@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from schemas import config_text, keys
-from schemas.config import Retention
 from schemas.errors import RequestError
+from schemas.upkeep import Retention
 from storage.audit_runs import folders, read_spec
 from storage.objects import ObjectStore, find
 from tasks.inventory import Files, Inventory, take_inventory

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.config import Retention
+from schemas.upkeep import Retention
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.config import Retention
+from schemas.upkeep import Retention
 from tasks.retention import Candidate, judge
 
 
