@@ -81,28 +81,41 @@ class SFT(_WarmUp):
         return self
 
 
-class DPO(_WarmUp):
+class _Preference(_WarmUp):
+    data: _Pairs
+    """JSONL or Parquet file of pairs (`prompt`, `chosen`, `rejected`, `tools`): a path or a store URL; or a table that
+    takes them from a run's log. They may show training tasks, but nothing that is measured."""
+    micro_batch: Positive | None = None
+    """Pairs per forward pass; default: the whole batch. Must divide it."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> "_Preference":
+        if self.micro_batch and self.batch_size % self.micro_batch:
+            raise ValueError(f"micro_batch must divide batch_size = {self.batch_size}")
+        return self
+
+    @property
+    def at_once(self) -> int:
+        """Pairs per forward pass."""
+        return self.micro_batch or self.batch_size
+
+
+class DPO(_Preference):
     """A warm-up by direct preference optimization (arXiv 2305.18290). The weights that it starts from are the
     reference policy."""
 
     kind: Literal["dpo"]
-    data: _Pairs
-    """JSONL or Parquet file of pairs (`prompt`, `chosen`, `rejected`, `tools`): a path or a store URL; or a table that
-    takes them from a run's log. They may show training tasks, but nothing that is measured."""
     beta: PositiveFloat = 0.1
     """How dear it is to leave the reference policy."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """The share of pairs that are taken to be the wrong way round."""
 
 
-class ORPO(_WarmUp):
+class ORPO(_Preference):
     """A warm-up by odds ratio preference optimization (arXiv 2403.07691): imitates the chosen side and pushes the odds
     of the two sides apart. It needs no reference policy."""
 
     kind: Literal["orpo"]
-    data: _Pairs
-    """JSONL or Parquet file of pairs (`prompt`, `chosen`, `rejected`, `tools`): a path or a store URL; or a table that
-    takes them from a run's log. They may show training tasks, but nothing that is measured."""
     odds_weight: PositiveFloat = 0.1
     """The weight of the odds ratio beside imitation: the paper's lambda."""
 

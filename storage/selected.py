@@ -1,7 +1,7 @@
 """Reading trajectories that something names by place and digest."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from schemas import keys
 from schemas.errors import LogDamaged
@@ -15,31 +15,29 @@ Place = tuple[str, int, int]
 
 
 def read_places(
-    store: ObjectStore, base: str, named: dict[Place, str]
-) -> dict[Place, tuple[Trajectory, ShardMetadata]]:
-    """The rows at these places, each with what holds for its shard; each shard is read once.
+    store: ObjectStore, base: str, named: Mapping[Place, str]
+) -> Iterator[tuple[Place, Trajectory, ShardMetadata]]:
+    """The rows at these places, each with what holds for its shard; shard by shard, each read once.
 
     `named`: place → digest of the row. LogDamaged where one is gone or another than was named.
     """
     shards: dict[tuple[str, int], list[int]] = defaultdict(list)
     for worker, seq, row in named:
         shards[worker, seq].append(row)
-    found = {}
     for (worker, seq), wanted in shards.items():
         metadata, rows = _read(store, base, worker, seq)
         for row in wanted:
             place = (worker, seq, row)
             if row >= len(rows) or row_digest(rows[row]) != named[place]:
                 raise LogDamaged(f"row {row} of {keys.shard(base, worker, seq)} is not the one that was recorded")
-            found[place] = (rows[row], metadata)
-    return found
+            yield place, rows[row], metadata
 
 
 def read_selected(store: ObjectStore, base: str, selected: Iterable[Selected]) -> list[Trajectory]:
     """The trajectories that a selection names, in its order. LogDamaged as `read_places`."""
     wanted = list(selected)
-    found = read_places(store, base, {_place(s): s.row_digest for s in wanted})
-    return [found[_place(s)][0] for s in wanted]
+    found = {place: row for place, row, _ in read_places(store, base, {_place(s): s.row_digest for s in wanted})}
+    return [found[_place(s)] for s in wanted]
 
 
 def _place(selected: Selected) -> Place:

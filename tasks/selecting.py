@@ -88,10 +88,10 @@ def select(store: ObjectStore, run: str, stage: WarmUp, settings: RunPairs) -> S
 
 @dataclass(frozen=True)
 class _Found:
-    """A row of the log with all that the selection says of it."""
+    """What the selection says of a row of the log."""
 
     selected: Selected
-    trajectory: Trajectory
+    tokens: int
     metadata: ShardMetadata
 
 
@@ -111,12 +111,11 @@ def _read(store: ObjectStore, base: str, catalog: Catalog, first: int, end: int)
     wanted = (pc.field("kind") == Kind.TRAJECTORY) & pc.field("disposition").isin(list(ENDED_WELL))
     table = catalog.rows(_COLUMNS, wanted).filter((pc.field("step") >= first) & (pc.field("step") < end))
     ledger: dict[Place, dict[str, Any]] = {(r["worker"], r["seq"], r["row"]): r for r in table.to_pylist()}
-    stored = read_places(store, base, {place: r["row_digest"] for place, r in ledger.items()})
     found = {}
-    for place, (trajectory, metadata) in stored.items():
+    for place, trajectory, metadata in read_places(store, base, {p: r["row_digest"] for p, r in ledger.items()}):
         if trajectory.segment_starts == (0,) and any(trajectory.mask):
             told = Selected(**ledger[place], prompt=_prompt(trajectory), reward=trajectory.reward)
-            found[_row(told, trajectory)] = _Found(told, trajectory, metadata)
+            found[_row(told, trajectory)] = _Found(told, len(trajectory.tokens), metadata)
     return found
 
 
@@ -142,11 +141,11 @@ def _pick(found: dict[Row, _Found], settings: RunPairs) -> tuple[list[Row], list
 
 
 def _check_length(found: dict[Row, _Found], rows: list[Row], stage: WarmUp, run: str) -> None:
-    longest = max((found[row].trajectory for row in rows), key=lambda t: len(t.tokens))
-    if len(longest.tokens) > stage.max_length:
+    longest = max((found[row] for row in rows), key=lambda one: one.tokens)
+    if longest.tokens > stage.max_length:
         raise RequestError(
-            f"warm_up.{stage.name}: trajectory {longest.id} of run {run} has {len(longest.tokens)} tokens, more than "
-            f"max_length = {stage.max_length}: raise it"
+            f"warm_up.{stage.name}: trajectory {longest.selected.trajectory} of run {run} has {longest.tokens} tokens, "
+            f"more than max_length = {stage.max_length}: raise it"
         )
 
 

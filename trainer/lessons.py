@@ -13,7 +13,7 @@ from schemas.errors import RequestError
 from schemas.warm_ups import DPO, ORPO, SFT
 from storage.pulse import Repeated, turn
 from trainer.packing import sft_layout
-from trainer.preference_data import Pair, collate_pairs
+from trainer.preference_data import Pair, Pairs, collate_pairs
 from trainer.preference_step import make_preference_step, reference_logprobs
 from trainer.sft_data import Example, collate
 from trainer.step import Step, make_sft_step
@@ -45,7 +45,11 @@ def preferring(
 ) -> Lesson:
     """DPO or ORPO on pairs. `reference`: [len(pairs), 2] what the reference policy gives them."""
     step = make_preference_step(decoder, stage, optimizer)
-    return Lesson(step, lambda c: [collate_pairs([pairs[i] for i in c], stage.max_length, reference[c])])
+
+    def part(chosen: np.ndarray) -> Pairs[np.ndarray]:
+        return collate_pairs([pairs[i] for i in chosen], stage.max_length, reference[chosen])
+
+    return Lesson(step, lambda chosen: [part(some) for some in _parts(chosen, stage.at_once)])
 
 
 def score_reference(
@@ -70,7 +74,7 @@ def score_reference(
     if reference is None:
         raise RequestError(f"warm-up `{stage.name}`: reference policy missing: dpo can't start from scratch")
     score, scoring = reference_logprobs(decoder, reference), Repeated("scoring the reference policy", limit)
-    for part in _parts(np.unique(plan), stage.batch_size):
+    for part in _parts(np.unique(plan), stage.at_once):
         if turn():
             return None
         with scoring.once():

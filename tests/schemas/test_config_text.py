@@ -93,6 +93,8 @@ def test_a_warm_up_has_the_keys_of_its_kind():
     with pytest.raises(RequestError, match=r"`warm_up.0.beta`: Input should be greater than 0 \(got 0\)"):
         parse(TEXT, "a.toml", [*overrides, "warm_up.0.beta=0"])
     assert parse(TEXT, "a.toml", ["warm_up.0.kind=orpo"]).warm_up[0].odds_weight == 0.1
+    with pytest.raises(RequestError, match=r"`warm_up.0`: micro_batch must divide batch_size = 32"):
+        parse(TEXT, "a.toml", ["warm_up.0.kind=orpo", "warm_up.0.micro_batch=5"])
 
 
 def test_missing_sections_and_broken_toml_are_named():

@@ -26,6 +26,7 @@ from storage.audit_impact import impact
 from storage.folder import FolderStore
 from storage.open import open_store
 from storage.selected import read_selected
+from tasks.ancestors import trained_on
 from tasks.request import load
 from tasks.selecting import select, selected_file
 from tasks.warm_up import data_inputs
@@ -183,6 +184,8 @@ def test_the_ids_that_were_sampled_are_trained_and_the_lineage_shows_them(store)
     assert stage.weights_sha256 == made.sha256 and stage.taken.selection == taken
     assert lineage.to_json()["warm_ups"][0]["taken"]["ledger_head"] == taken.ledger_head
     assert [p.sha256 for p in lineage.data()].count(taken.tasks_sha256) == 1
+    (seen,) = trained_on(store, made)[:1]
+    assert (seen.key, seen.kind) == (stage.taken.document.ref, "warm_up")
     assert not lineage.outside and audit.verify(store, "test").ok and not audit.verify(store, "b").taken
 
 

@@ -23,7 +23,7 @@ from schemas.warm_ups import DPO, ORPO
 from storage.open import open_store
 from storage.rows import read_preferences
 from trainer import warm_up
-from trainer.lessons import score_reference
+from trainer.lessons import preferring, score_reference
 from trainer.optimizer import make_optimizer
 from trainer.packing import padded
 from trainer.preference_data import collate_pairs, encode_pairs
@@ -148,11 +148,26 @@ def test_dpo_starts_at_log_two_and_the_first_step_moves_the_sides_apart():
     optimizer = make_optimizer(stage.optimizer, 30)
     step = make_preference_step(SHAPE, stage, optimizer)
     batch = collate_pairs(found, 32, np.asarray(side_logprobs(SHAPE, params, collate_pairs(found, 32))))
-    state, first = step(init_state(params, optimizer), batch)
+    state, first = step(init_state(params, optimizer), [batch])
     assert float(first["loss"]) == pytest.approx(np.log(2), abs=1e-5)
     assert abs(float(first["margin"])) < 1e-4
-    _, second = step(state, batch)
+    _, second = step(state, [batch])
     assert float(second["margin"]) > 0 and float(second["accuracy"]) == 1.0
+
+
+@pytest.mark.parametrize("stage", [dpo(batch_size=6), orpo(batch_size=6)], ids=["dpo", "orpo"])
+def test_micro_batches_change_nothing(stage):
+    params, found = init_params(SHAPE, 1), some_pairs(6)
+    optimizer, chosen = make_optimizer(stage.optimizer, 30), np.array([3, 1, 0, 5, 4, 2])
+    reference = np.linspace(-9, -3, 12).reshape(6, 2)
+    results = []
+    for size in (None, 2):
+        lesson = preferring(SHAPE, optimizer, found, stage.model_copy(update={"micro_batch": size}), reference)
+        assert len(lesson.parts(chosen)) == (3 if size else 1)
+        results.append(lesson.step(init_state(jax.tree.map(jax.numpy.array, params), optimizer), lesson.parts(chosen)))
+    (whole, figures), (parted, again) = results
+    assert {k: float(v) for k, v in figures.items()} == pytest.approx({k: float(v) for k, v in again.items()}, rel=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), whole.params, parted.params)
 
 
 def plan(root, stage, initial=True):
