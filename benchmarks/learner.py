@@ -29,6 +29,8 @@ from trainer.step import init_state, make_rl_step
 ROWS, PROMPT, RESPONSE = 16, 256, 128
 PEER_AIM, PACKING_AIM = 1.3, 1.8
 CONTEXT = 512
+CACHED = 2
+"""Rows of a pass whose activations a processor's cache holds; more rows take longer for each."""
 
 
 def qwen3(layers: int, hidden: int) -> DecoderConfig:
@@ -103,19 +105,27 @@ class Peer:
 
 
 def against_peer(python: str, rounds: int) -> list[dict[str, Any]]:
-    """One line for each side, steps made in turn; ours alone where there is no peer."""
-    batch = trajectories([PROMPT + RESPONSE] * ROWS, PROMPT / (PROMPT + RESPONSE), SMALL.vocab_size)
-    ours = Ours(SMALL, batch, padded(ROWS, PROMPT + RESPONSE))
+    """One line for each side, steps made in turn; ours alone where there is no peer.
+
+    Ours with `rl.micro_batch` = 2, and as one pass, which is how the peer does it.
+    """
+    length = PROMPT + RESPONSE
+    batch = trajectories([length] * ROWS, PROMPT / length, SMALL.vocab_size)
+    ours = {
+        "ours": Ours(SMALL, batch, padded(CACHED, length)),
+        "ours in one pass": Ours(SMALL, batch, padded(ROWS, length)),
+    }
     peer = Peer(python) if python else None
-    taken: dict[str, list[float]] = {"ours": [], "peer": []}
+    taken: dict[str, list[float]] = {name: [] for name in (*ours, "peer")}
     for _ in range(rounds + 1):
-        taken["ours"].append(seconds(ours)[1])
+        for name, step in ours.items():
+            taken[name].append(seconds(step)[1])
         if peer is not None:
             taken["peer"].append(peer.step()["cpu"])
     if peer is not None:
         peer.close()
     middle = {side: float(np.median(cpu[1:])) for side, cpu in taken.items() if cpu}
-    return [{"what": f"step, {side}", **_rate(ours.tokens, cpu)} for side, cpu in middle.items()]
+    return [{"what": f"step, {side}", **_rate(ROWS * length, cpu)} for side, cpu in middle.items()]
 
 
 def _rate(tokens: int, cpu: float) -> dict[str, float]:
@@ -131,7 +141,7 @@ def packing(rounds: int) -> list[dict[str, Any]]:
     """The same long-tailed batch padded and packed."""
     lengths = long_tailed(64)
     batch = trajectories(lengths, 0.5, SMALL.vocab_size)
-    layouts = {"padded": padded(16, CONTEXT), "packed": packed(4, CONTEXT, CONTEXT, len(batch))}
+    layouts = {"padded": padded(CACHED, CONTEXT), "packed": packed(CACHED, CONTEXT, CONTEXT, len(batch))}
     sides = {name: Ours(SMALL, batch, layout) for name, layout in layouts.items()}
     taken = _in_turn(sides, rounds)
     return [
@@ -178,7 +188,7 @@ def shares(rounds: int) -> list[dict[str, Any]]:
     """Operations per processor second at three sizes, and their share of the matmul rate."""
     out = []
     for name, config, rows, tokens in (("0.8 M", SMALL, 16, 384), ("3.2 M", MIDDLE, 16, 384), ("135 M", LARGE, 2, 256)):
-        ours = Ours(config, trajectories([tokens] * rows, 0.5, config.vocab_size), padded(rows, tokens))
+        ours = Ours(config, trajectories([tokens] * rows, 0.5, config.vocab_size), padded(CACHED, tokens))
         rate = matmul_rate()
         cpu = _in_turn({"step": ours}, rounds)["step"]
         achieved = flops(config, rows, tokens) / cpu
@@ -200,8 +210,8 @@ def main() -> None:
     if args.only in (None, "peer"):
         found = against_peer(args.peer, args.rounds)
         lines += found
-        if len(found) == 2:
-            ratio = found[0]["tokens_per_cpu_second"] / found[1]["tokens_per_cpu_second"]
+        if args.peer:
+            ratio = found[0]["tokens_per_cpu_second"] / found[-1]["tokens_per_cpu_second"]
             meets[f"step at least {PEER_AIM} times the peer's rate ({ratio:.2f})"] = ratio >= PEER_AIM
         else:
             print("no --peer given: the comparison with the peer is left out")

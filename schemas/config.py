@@ -170,7 +170,7 @@ class RL(Section):
     steps: Positive
     """Ledger steps of the run; raising it continues a finished run."""
     groups_per_batch: Positive = 8
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: Positive = 8
     """Samples per task; a group-relative advantage needs at least two."""
     max_staleness: Count = 2
     """Bound on (optimizer updates applied - oldest version sampled from) of anything trained. 0: synchronous."""
@@ -212,6 +212,11 @@ class RL(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "RL":
         rows = self.groups_per_batch * self.group_size
+        if self.group_size < 2:
+            raise ValueError(
+                f"group_size = 1 with the group-relative advantage `{self.loss.advantage}`: a sample is compared with "
+                f"others of its task, so ask for at least two"
+            )
         if self.micro_batch and self.row_tokens is None and rows % self.micro_batch:
             raise ValueError(f"micro_batch must divide the batch of {rows} rows (groups_per_batch x group_size)")
         if self.updates > self.max_staleness + 1:

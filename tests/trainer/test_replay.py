@@ -99,9 +99,14 @@ def test_an_unknown_checkpoint_is_refused(store):
         again(store, 3)
 
 
-def test_a_real_checkpoint_is_replayed_in_a_process_of_its_own(tmp_path):
+PACKED = {"row_tokens": 100, "micro_batch": 1, "mini_batches": 2, "max_staleness": 3, "remat": True}
+PACKED |= {"loss": {"correction": "truncated"}}
+
+
+@pytest.mark.parametrize("settings", [{}, PACKED], ids=["plain", "packed, two updates a step"])
+def test_a_real_checkpoint_is_replayed_in_a_process_of_its_own(tmp_path, settings):
     store = FolderStore(tmp_path / "store")
-    run = small(steps=3, checkpoint_every=2)
+    run = small(steps=3, checkpoint_every=2, **settings)
     asyncio.run(train(store, lay_out(store, tmp_path, run), 1))
     events = []
     found = task.replay(store, "test", None, from_start=False, on_event=events.append)
