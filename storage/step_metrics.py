@@ -6,6 +6,7 @@ step has one row.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -22,26 +23,31 @@ PART = 256
 
 
 def write_metrics(store: ObjectStore, base: str) -> int:
-    """Bring the files up to the head of the ledger; returns the rows written. LogDamaged if a record can't be read.
+    """Bring the files up to the head of the ledger; returns the rows that are new or complete now.
 
-    The last file is made anew, since it may have been partial. If another learner writes it at the same time, one of
-    them stands, and the next call makes up for what it lacks.
+    The last row is made anew, since its figures may not have been in the ledger. If another learner writes the same
+    file at the same time, one of the two stands, and the next call makes up for what it lacks. LogDamaged if a record
+    can't be read.
     """
     there = store.list(f"{keys.metrics(base)}/")
-    first = int(there[-1].rpartition("/")[2].removesuffix(".parquet")) if there else 0
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for index, entry, after in _from(store, base, first):
+    kept = _table(store, there[-1]).to_pylist() if there else []
+    made: list[dict[str, Any]] = []
+    for index, entry, after in _from(store, base, kept.pop()["index"] if kept else 0):
         if entry.record.metadata.kind == "step":
-            rows.setdefault(index // PART * PART, []).append(_row(index, entry, after))
-    for start, part in rows.items():
-        _write(store, keys.metrics_part(base, start), part)
-    return sum(map(len, rows.values()))
+            made.append(_row(index, entry, after))
+    for start, part in groupby([*kept, *made], key=lambda row: row["index"] // PART * PART):
+        _write(store, keys.metrics_part(base, start), list(part))
+    return len(made)
 
 
 def read_metrics(store: ObjectStore, base: str) -> pa.Table:
     """A row of `schemas.metrics.COLUMNS` for each step, in order."""
-    parts = [pq.read_table(pa.BufferReader(store.get(key).data)) for key in store.list(f"{keys.metrics(base)}/")]
+    parts = [_table(store, key) for key in store.list(f"{keys.metrics(base)}/")]
     return pa.concat_tables(parts) if parts else COLUMNS.empty_table()
+
+
+def _table(store: ObjectStore, key: str) -> pa.Table:
+    return pq.read_table(pa.BufferReader(store.get(key).data))
 
 
 def _from(store: ObjectStore, base: str, first: int) -> Iterator[tuple[int, Entry, Entry | None]]:

@@ -1,11 +1,13 @@
 """The steps' figures as Parquet: a row for each ledgered step, whatever is killed and whenever."""
 
+import pyarrow.parquet as pq
 import pytest
 from support.protocol import BASE, FakeWorker, config, learner
 
 from schemas import keys
 from schemas.metrics import COLUMNS, FIGURES
 from storage import step_metrics
+from storage.folder import FolderStore
 from storage.memory import MemoryStore
 from storage.step_metrics import read_metrics, write_metrics
 
@@ -47,6 +49,13 @@ def test_a_killed_learner_neither_loses_nor_doubles_a_step(killed_after):
     assert cut.select(COMPUTED).equals(whole.select(COMPUTED))
     assert None not in cut["mismatch_kl"].to_pylist()
     assert None not in whole["trainer/seconds"].to_pylist()
+
+
+def test_the_folder_is_read_as_one_data_set(tmp_path):
+    """As the page says: with pyarrow alone, past the generations that a folder store keeps."""
+    store = FolderStore(tmp_path)
+    found = play(store, killed_after=3)
+    assert pq.read_table(tmp_path / keys.metrics(BASE)).equals(found)
 
 
 def test_files_cover_fixed_ranges_and_are_brought_up_to_date(monkeypatch):
