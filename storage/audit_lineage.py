@@ -84,6 +84,11 @@ class WarmUp:
     taken: Taken | None = None
     """What it took from a run's log, where it did not learn from a file."""
 
+    @property
+    def source(self) -> str:
+        """` on` and what it took, in words; empty where it learned from a file."""
+        return f" on {self.taken.sentence}" if self.taken else ""
+
 
 @dataclass
 class Lineage:

@@ -72,12 +72,11 @@ def taken_by(store: ObjectStore, manifest: StageManifest) -> Taken | None:
     if document is None:
         return None
     stored = find(store, document.ref)
+    stage = keys.stage(manifest.stage, manifest.key)
     if stored is None or sha256(stored.data) != document.sha256:
         what = "is gone" if stored is None else "was changed"
-        stage = keys.stage(manifest.stage, manifest.key)
         raise AuditViolation(f"{document.ref}, which says what {stage} was trained on, {what}")
     weights = manifest.weights.sha256 if manifest.weights else ""
-    stage = keys.stage(manifest.stage, manifest.key)
     return Taken(stage, weights, document, Selection.from_bytes(stored.data, document.ref))
 
 

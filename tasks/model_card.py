@@ -76,7 +76,7 @@ def _lineage(source: Source, lineage: Lineage) -> str:
         (f"{s.run}@{s.step}", f"rl-{s.rl}", f"{s.rows.num_rows:,}", f"`{s.ledger_head}`", s.initial.origin)
         for s in lineage.segments
     ]
-    parents = [(w.stage, f"`{w.weights_sha256}`", "warm-up") for w in lineage.warm_ups]
+    parents = [(w.stage, f"`{w.weights_sha256}`", f"warm-up{w.source}") for w in lineage.warm_ups]
     parents += [(p.ref, f"`{p.sha256}`", f"{p.kind}, outside the store") for p in lineage.outside]
     return "\n\n".join(
         [
@@ -96,7 +96,7 @@ def _data(lineage: Lineage) -> list[tuple[str, str, str]]:
     """Every data file with whose it is: tasks of a run, demonstrations of a warm-up."""
     files = [(f"tasks of {s.run}", s.tasks) for s in lineage.segments]
     files += [(w.stage, p) for w in lineage.warm_ups for p in w.inputs if p.kind in ("data", "log")]
-    files += [(f"tasks of run {w.taken.selection.run}", w.taken.tasks) for w in lineage.warm_ups if w.taken]
+    files += [(f"tasks of {w.taken.selection.run}", w.taken.tasks) for w in lineage.warm_ups if w.taken]
     return [(whose, p.ref, f"`{p.sha256}`") for whose, p in files]
 
 

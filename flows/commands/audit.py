@@ -60,7 +60,7 @@ def _checkpoint(store: ObjectStore, args: argparse.Namespace) -> None:
         print(f"  {segment.run}@{segment.step}: {segment.rows.num_rows}, ledger head {segment.ledger_head[:12]}")
     show(rows, ["run", "step", "position", "trajectory", "task_id", "worker", "staleness", "advantage"])
     for stage in found.warm_ups:
-        print(f"  warmed up by {stage.stage}" + (f" on {stage.taken.sentence}" if stage.taken else ""))
+        print(f"  warmed up by {stage.stage}{stage.source}")
     for parent in [*found.data(), *found.outside]:
         print(f"  {parent.kind} {parent.ref}")
 
