@@ -185,8 +185,8 @@ class RL(Section):
     """Tokens of a row that trajectories share (packing), at least `rollout.max_length`. Left out: a row of
     `rollout.max_length` for each. It changes results by rounding only."""
     micro_batch: Positive | None = None
-    """Rows per forward pass. Default: the whole batch; with `row_tokens` an eighth as many as trajectories. Without
-    `row_tokens` it must divide the batch."""
+    """Rows per forward pass: a processor is fastest with some 1,000 tokens. Default: the whole batch, and with
+    `row_tokens` an eighth as many rows as trajectories. Without `row_tokens` it must divide the batch."""
     remat: bool = False
     """Make the layers again on the backward pass instead of keeping them (rematerialisation): about a third more work
     for memory that does not grow with the layers' insides."""
