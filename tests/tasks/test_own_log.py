@@ -191,7 +191,9 @@ def test_the_ids_that_were_sampled_are_trained_and_the_lineage_shows_them(store)
 
 def test_a_trajectory_of_one_run_is_found_in_the_warm_up_of_another(store):
     made, taken = child(store, PAIRS)
-    assert [len(p) for p in taken_pairs(store, taken, ByteTokenizer())] == [2] * len(taken.chosen)
+    sides = [read_selected(store, BASE, side) for side in (taken.chosen, taken.rejected)]
+    expected = [tuple((list(r.tokens), list(r.mask)) for r in pair) for pair in zip(*sides, strict=True)]
+    assert taken_pairs(store, taken, ByteTokenizer()) == expected
     for one in (taken.chosen[0], taken.rejected[0]):
         found = impact(store, "test", one.trajectory)
         assert ("warm-up", "stages/again-k") in [(a.kind, a.ref) for a in found.artifacts]
