@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from schemas.base import Count, PositiveFloat, Section
 
-ADVANTAGES = ("grpo", "dr_grpo", "rloo")
+ADVANTAGES = ("grpo", "dr_grpo", "rloo", "gae")
 POLICY_LOSSES = ("ppo", "gspo", "gspo_token", "cispo")
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -35,6 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dual_clip": None,
         "aggregation": "sequence_mean",
     },
+    "ppo": {"advantage": "gae", "dual_clip": None},
     "cispo": {"policy": "cispo", "clip_low": 1.0, "clip_high": 4.0, "dual_clip": None},
 }
 """`rl.loss.algorithm` → the settings that it changes from their defaults."""
@@ -58,10 +59,19 @@ class Loss(Section):
     """The policy loss. Log-ratios are taken against the policy that sampled; docs/algorithms.md has the formulas."""
 
     algorithm: str = "grpo"
-    """Sets the defaults of the rest: `grpo`, `dapo`, `dr_grpo`, `rloo`, `gspo`, `gspo_token`, `cispo`."""
+    """Sets the defaults of the rest: `grpo`, `dapo`, `dr_grpo`, `rloo`, `gspo`, `gspo_token`, `ppo`, `cispo`."""
     advantage: str = "grpo"
     """From the rewards of a group. `grpo`: (reward - mean) / standard deviation; `dr_grpo`: reward - mean; `rloo`:
-    reward - mean of the others; or `module:function` from the configuration's folder, [G] to [G]."""
+    reward - mean of the others; or `module:function` from the configuration's folder, [G] to [G]. `gae`: from the
+    rewards and a critic's values, token by token, without a group."""
+    gamma: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """`gae`: what a reward is worth one sampled token earlier."""
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """`gae`: 0 trusts the critic after one token, 1 trusts what came out in the end."""
+    value_clip: PositiveFloat | None = 0.2
+    """`gae`: a value's loss is that of a move of at most so much in one step."""
+    whiten: bool = True
+    """`gae`: advantages get mean 0 and variance 1 over the batch's sampled tokens."""
     policy: str = "ppo"
     """`ppo`: clipped surrogate by token; `gspo`: by sequence; `gspo_token`; `cispo`: clipped weights; or
     `module:function` taking (terms, settings), see `trainer/losses.py`."""
@@ -99,6 +109,20 @@ class Loss(Section):
         check_name("policy", self.policy, POLICY_LOSSES)
         if (self.kl == "none") != (self.kl_coefficient == 0):
             raise ValueError("kl and kl_coefficient belong together: set both, or neither")
+        if self.critic and self.filter_zero_advantage:
+            raise ValueError(
+                "filter_zero_advantage compares the rewards of a group, which `gae` does not: leave it out"
+            )
         if self.correction_low >= self.correction_high:
             raise ValueError("correction_low must be below correction_high")
         return self
+
+    @property
+    def critic(self) -> bool:
+        """Whether a critic is trained beside the policy."""
+        return self.advantage == "gae"
+
+    @property
+    def least(self) -> int:
+        """The fewest samples of a group that can be trained."""
+        return 1 if self.critic else 2

@@ -171,11 +171,13 @@ class RL(Section):
     """Ledger steps of the run; raising it continues a finished run."""
     groups_per_batch: Positive = 8
     group_size: Positive = 8
-    """Samples per task; a group-relative advantage needs at least two."""
+    """Samples per task; a group-relative advantage needs at least two, `gae` one."""
     max_staleness: Count = 2
     """Bound on (optimizer updates applied - oldest version sampled from) of anything trained. 0: synchronous."""
     loss: Loss = Loss()
     optimizer: Optimizer
+    critic_optimizer: Optimizer | None = None
+    """Of the critic, where `loss.advantage` is `gae`; default: as `optimizer`."""
     mini_batches: Positive = 1
     """Updates of one pass over a batch: its groups are dealt out in order, each to one update."""
     epochs: Positive = 1
@@ -212,11 +214,13 @@ class RL(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "RL":
         rows = self.groups_per_batch * self.group_size
-        if self.group_size < 2:
+        if self.group_size < self.loss.least:
             raise ValueError(
                 f"group_size = 1 with the group-relative advantage `{self.loss.advantage}`: a sample is compared with "
                 f"others of its task, so ask for at least two"
             )
+        if self.critic_optimizer is not None and not self.loss.critic:
+            raise ValueError("critic_optimizer is of a critic: set loss.algorithm = `ppo`, or leave it out")
         if self.micro_batch and self.row_tokens is None and rows % self.micro_batch:
             raise ValueError(f"micro_batch must divide the batch of {rows} rows (groups_per_batch x group_size)")
         if self.updates > self.max_staleness + 1:
@@ -421,8 +425,9 @@ _RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_secon
 def rl_part(config: Run) -> dict[str, Any]:
     """The part of the configuration that an RL stage's key hashes; data and code enter it by digest."""
     rl = config.rl.model_dump(mode="json", exclude=set(_RL_FREE))
-    if rl["optimizer"]["decay_steps"] is None and rl["optimizer"]["schedule"] != "constant":
-        rl["optimizer"]["decay_steps"] = config.rl.steps
+    for optimizer in filter(None, (rl["optimizer"], rl["critic_optimizer"])):
+        if optimizer["decay_steps"] is None and optimizer["schedule"] != "constant":
+            optimizer["decay_steps"] = config.rl.steps
     return {
         "rl": rl,
         "rollout": config.rollout.model_dump(mode="json", exclude=set(_ROLLOUT_FREE)),

@@ -150,7 +150,8 @@ def batches(chain: Chain, config: Run) -> Iterator[str]:
         groups = Counter(row.group for row in trained)
         if len(groups) > config.rl.groups_per_batch:
             yield f"{link.name} trained {len(groups)} groups; a batch has {config.rl.groups_per_batch}"
-        yield from (f"{link.name} trained group {g} with a single sample" for g, n in groups.items() if n < 2)
+        few = (g for g, n in groups.items() if n < config.rl.loss.least)
+        yield from (f"{link.name} trained group {g} with a single sample" for g in few)
 
 
 def groups(chain: Chain) -> Iterator[str]:

@@ -9,7 +9,7 @@ from models.plugins import load_object
 
 Rewards = NDArray[np.float64]
 Advantage = Callable[[Rewards], Rewards]
-"""[G] rewards of a group's survivors (G at least 2) → [G] advantages."""
+"""[G] rewards of a group's survivors (G at least 2, but for `gae`) → [G] advantages."""
 
 
 def grpo(rewards: Rewards) -> Rewards:
@@ -44,7 +44,16 @@ def rloo(rewards: Rewards) -> Rewards:
     return rewards - others
 
 
-ADVANTAGES: dict[str, Advantage] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+def rewards_alone(rewards: Rewards) -> Rewards:
+    """[G] rewards as they are: the learner's critic makes the advantages of tokens from them (`trainer.gae`).
+
+    >>> rewards_alone(np.array([0.0, 1.0])).tolist()
+    [0.0, 1.0]
+    """
+    return rewards
+
+
+ADVANTAGES: dict[str, Advantage] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo, "gae": rewards_alone}
 """By the name in `rl.loss.advantage`."""
 
 

@@ -40,7 +40,7 @@ class Batch(NamedTuple, Generic[Array]):
     proximal: Array
     """[N, L] float32: log-probs under the learner's policy at the step's start; 0 where the step makes one update."""
     advantages: Array
-    """[N] float32."""
+    """[N] float32; [N, L] where a critic tells tokens apart."""
     weights: Array
     """[N] float32: 1 for trained lines, 0 for padding."""
 

@@ -19,12 +19,13 @@ from storage.objects import ObjectStore
 from trainer import snapshot
 from trainer.assembler import Row
 from trainer.batch import Batch, Part, lay_out
+from trainer.critic import Critic
 from trainer.divergence import LOSS_TERMS
 from trainer.mini_batches import deal, together
 from trainer.numerics import numerics
 from trainer.optimizer import make_optimizer
 from trainer.packing import rl_layout
-from trainer.step import Passes, init_state, line_logprobs, make_rl_step, positions
+from trainer.step import Passes, TrainState, init_state, line_logprobs, make_rl_step, positions
 
 _PROBE_TOKENS = 64
 """At 16, updates of a few rows of the output head often stay unseen; an engine takes `rollout.engine.SCORED`."""
@@ -45,6 +46,10 @@ class JaxUpdater:
         self._state = init_state(jax.tree.map(jnp.array, params), optimizer)
         passes = Passes(rl.remat, rl.compute_dtype)
         self._step = make_rl_step(decoder, rl.loss, optimizer, folder, passes, recomputed=self._recomputed)
+        self._critic: Critic | None = None
+        if rl.loss.critic:
+            own = make_optimizer(rl.critic_optimizer or rl.optimizer, rl.steps * rl.updates)
+            self._critic = Critic(decoder, rl.loss, own, params, passes)
         self._kl = rl.loss.kl
         self._reference = jax.tree.map(jnp.array, params) if rl.loss.kl != "none" else None
         self._rounded = rl.publish_dtype == "bfloat16"
@@ -54,8 +59,12 @@ class JaxUpdater:
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
         dealt = [self._prepared(one, own) for one, own in deal(rows, advantages, self._mini_batches)]
-        made = [self._one(parts) for _ in range(self._epochs) for parts in dealt]
-        return together(made)
+        if self._critic is None:
+            return together([self._one(parts) for _ in range(self._epochs) for parts in dealt])
+        judged, lessons, explained = self._critic.judge(dealt)
+        pairs = [pair for _ in range(self._epochs) for pair in zip(judged, lessons, strict=True)]
+        made = [self._one(parts) | self._critic.learn(own) for parts, own in pairs]
+        return together(made) | {"value_explained": explained}
 
     def _prepared(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> list[Batch[np.ndarray]]:
         """The micro-batches of one update, with what is measured before the step's first update."""
@@ -104,14 +113,26 @@ class JaxUpdater:
         return params_digest(self._state.params)
 
     def optimizer_digest(self) -> str:
-        return snapshot.optimizer_digest(self._state)
+        return snapshot.optimizer_digest(self._whole)
 
     def save(self, step: int, learner: str) -> tuple[str, dict[str, str], str]:
-        prefix, files = snapshot.save(self._store, self._base, self._state, step, learner)
+        prefix, files = snapshot.save(self._store, self._base, self._whole, step, learner)
         return prefix, files, self.optimizer_digest()
 
     def load(self, manifest: CheckpointManifest) -> None:
-        self._state = snapshot.load(self._store, manifest, self._state)
+        found = snapshot.load(self._store, manifest, self._whole)
+        if self._critic is None:
+            self._state = found
+        else:
+            optimizer, self._critic.state = found.optimizer
+            self._state = found._replace(optimizer=optimizer)
+
+    @property
+    def _whole(self) -> TrainState:
+        """All that a snapshot keeps: a critic stands beside the optimizer."""
+        if self._critic is None:
+            return self._state
+        return self._state._replace(optimizer=(self._state.optimizer, self._critic.state))
 
     def numerics(self) -> Numerics:
         return numerics()

@@ -62,7 +62,9 @@ class AgenticRLLearner:
         rl = self.config.rl
         self.bounds = Bounds(rl.groups_per_batch, rl.steps_behind, rl.steps)
         self.progress = Progress()
-        self.policy = StalenessPolicy(self.bounds, filter_zero_advantage=rl.loss.filter_zero_advantage)
+        self.policy = StalenessPolicy(
+            self.bounds, filter_zero_advantage=rl.loss.filter_zero_advantage, least=rl.loss.least
+        )
         self.assembler = GroupAssembler(rl.group_size, self.config.rollout.attempts)
         pause = max(rl.window_seconds, write_pause(store))
         self.window = WindowWriter(store, base, publisher.learner, pause, clock)

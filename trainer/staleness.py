@@ -37,8 +37,8 @@ class Selection:
 class StalenessPolicy:
     """The bound on staleness at admission, at selection, and at eviction."""
 
-    def __init__(self, bounds: Bounds, *, filter_zero_advantage: bool) -> None:
-        self.bounds = bounds
+    def __init__(self, bounds: Bounds, *, filter_zero_advantage: bool, least: int = 2) -> None:
+        self.bounds, self._least = bounds, least
         self._filter = filter_zero_advantage
 
     def admit(self, progress: Progress) -> None:
@@ -47,9 +47,10 @@ class StalenessPolicy:
 
     def evict(self, candidate: Candidate, version: int) -> tuple[Disposition, str] | None:
         """The end of a ready group that can't be trained, or None if it can."""
-        if candidate.survivors < 2:
+        if candidate.survivors < self._least:
+            needed = "one is" if self._least == 1 else "two are"
             cause = f" ({candidate.reason})" if candidate.reason else ""
-            return Disposition.INCOMPLETE, f"{candidate.survivors} of its samples succeeded, two are needed{cause}"
+            return Disposition.INCOMPLETE, f"{candidate.survivors} of its samples succeeded, {needed} needed{cause}"
         lag = version - candidate.oldest_version
         if lag > self.bounds.max_staleness:
             return Disposition.STALE, f"its oldest token was {lag} steps old"

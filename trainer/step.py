@@ -74,7 +74,8 @@ def make_rl_step(
         logprobs, entropy = line_logprobs(config, params, batch, passes)
         proximal = batch.proximal if recomputed else jax.lax.stop_gradient(logprobs)
         old, weight = _corrected(loss, proximal, batch)
-        advantages = jnp.broadcast_to(batch.advantages[:, None], logprobs.shape)
+        by_token = batch.advantages if batch.advantages.ndim == 2 else batch.advantages[:, None]
+        advantages = jnp.broadcast_to(by_token, logprobs.shape)
         policy = policy_loss(Terms(logprobs, old, advantages, batch.mask), loss)
         values = policy.loss if weight is None else policy.loss * weight
         sums = metric_sums(policy, logprobs, batch.behaviour, entropy, weight, batch.mask)

@@ -62,6 +62,11 @@ def test_overrides_are_typed_like_the_file_and_reach_list_items_by_name_or_numbe
             "9 updates on a batch make the last of them 8 updates stale: raise max_staleness to at least 8",
         ),
         ("rl.group_size=1", "group_size = 1 with the group-relative advantage `grpo`"),
+        ("rl.critic_optimizer={learning_rate=0.1}", "critic_optimizer is of a critic"),
+        (
+            "rl.loss={algorithm='ppo', filter_zero_advantage=true}",
+            "filter_zero_advantage compares the rewards of a group",
+        ),
         ("rl.micro_batch=7", "micro_batch must divide the batch of 64 rows"),
         ("promotion.approval_seconds=inf", "Input should be less than or equal to 31536000 (got inf)"),
         ("promotion.min_improvement=2", "`promotion.min_improvement`: Input should be less than or equal to 1 (got 2)"),

@@ -103,7 +103,10 @@ PACKED = {"row_tokens": 100, "micro_batch": 1, "mini_batches": 2, "max_staleness
 PACKED |= {"loss": {"correction": "truncated"}}
 
 
-@pytest.mark.parametrize("settings", [{}, PACKED], ids=["plain", "packed, two updates a step"])
+ALONE = {"group_size": 1, "groups_per_batch": 4, "loss": {"algorithm": "ppo"}}
+
+
+@pytest.mark.parametrize("settings", [{}, PACKED, ALONE], ids=["plain", "packed, two updates a step", "with a critic"])
 def test_a_real_checkpoint_is_replayed_in_a_process_of_its_own(tmp_path, settings):
     store = FolderStore(tmp_path / "store")
     run = small(steps=3, checkpoint_every=2, **settings)
