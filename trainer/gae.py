@@ -1,7 +1,7 @@
 """Generalized advantage estimation (Schulman et al., 2015, arXiv 1506.02438) over the tokens that a policy sampled.
 
-A step of the decision process is a sampled token: prompts, tools' answers and everything else that was fed belong to the
-state and are passed over, so they neither discount nor earn. The reward comes with the last sampled token.
+A step of the decision process is a sampled token: prompts, tools' answers and all else that was fed belong to the state
+and are passed over, so they neither discount nor earn. The reward comes with the last sampled token.
 """
 
 import numpy as np
