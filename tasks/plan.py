@@ -7,8 +7,9 @@ hashed. A stage's version is raised when its maths or its format changes.
 from collections.abc import Mapping
 from typing import Any
 
-from schemas.config import Run, engine_part, rl_part, warm_up_part
+from schemas.config import Run
 from schemas.digest import digest
+from schemas.stage_parts import engine_part, rl_part, warm_up_part
 from schemas.version import SCHEMA_VERSION
 from schemas.warm_ups import WarmUp
 

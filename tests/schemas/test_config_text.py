@@ -2,9 +2,9 @@
 
 import pytest
 
-from schemas.config import rl_part
 from schemas.config_text import parse
 from schemas.errors import RequestError
+from schemas.stage_parts import rl_part
 
 TEXT = """
 name = "calculator"

@@ -1,0 +1,43 @@
+"""The parts of a configuration that the keys of stages hash; data and code enter them by digest (`tasks.plan`)."""
+
+from typing import Any
+
+from schemas.config import Rollout, Run
+from schemas.warm_ups import WarmUp
+
+# What a stage is not made from: changing these gives the same key (where and how fast, not what).
+_ROLLOUT_FREE = frozenset(
+    {"probe_tolerance", "workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
+)
+_ROLLOUT_FREE |= {"vllm", "infrastructure", "deployment", "join_seconds", "driver_seconds"}
+_ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
+_RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
+
+
+def rl_part(config: Run) -> dict[str, Any]:
+    """The part of the configuration that an RL stage's key hashes; data and code enter it by digest."""
+    rl = config.rl.model_dump(mode="json", exclude=set(_RL_FREE))
+    for optimizer in filter(None, (rl["optimizer"], rl["critic_optimizer"])):
+        if optimizer["decay_steps"] is None and optimizer["schedule"] != "constant":
+            optimizer["decay_steps"] = config.rl.steps
+    return {
+        "rl": rl,
+        "rollout": config.rollout.model_dump(mode="json", exclude=set(_ROLLOUT_FREE)),
+        "environment": config.environment.model_dump(mode="json"),
+    } | engine_part(config.rollout)
+
+
+def engine_part(rollout: Rollout) -> dict[str, Any]:
+    """What of an engine's own settings decides its samples."""
+    return {"vllm": {"dtype": rollout.vllm.dtype}} if rollout.engine == "vllm" else {}
+
+
+def warm_up_part(config: Run, stage: WarmUp) -> dict[str, Any]:
+    """The part of the configuration that a warm-up stage's key hashes; data and parent enter it by digest."""
+    architecture = config.model.architecture.model_dump(mode="json") if config.model.architecture else None
+    tools = list(config.environment.tools)
+    return {
+        "stage": stage.model_dump(mode="json", exclude={"data", "name"}),
+        "architecture": architecture,
+        "tools": tools,
+    }
