@@ -19,7 +19,7 @@ from measure import report, seconds
 from models.config import DecoderConfig
 from models.pure import init_params, shapes
 from schemas.algorithms import Loss
-from schemas.config import Optimizer
+from schemas.optimizer import Optimizer
 from schemas.trajectory import Status, Trajectory
 from trainer.batch import lay_out
 from trainer.optimizer import make_optimizer

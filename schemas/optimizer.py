@@ -15,9 +15,9 @@ class Optimizer(Section):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the rate falls after the warm-up."""
     warmup_steps: Count = 0
-    """Steps over which the rate rises linearly from 0."""
+    """Updates over which the rate rises linearly from 0."""
     decay_steps: Positive | None = None
-    """Steps (warm-up included) after which the rate is `final_ratio` of the highest; default: the stage's steps."""
+    """Updates (warm-up included) after which the rate is `final_ratio` of the highest; default: all of the stage."""
     final_ratio: Fraction = 0.0
     """The rate at the end of a falling schedule, as a share of the highest."""
     b1: Fraction = 0.9

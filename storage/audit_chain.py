@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from schemas import keys
-from schemas.config import RL, Run
+from schemas.config import Run
 from schemas.errors import AuditViolation
 from schemas.ledger import Disposition, Kind, LedgerRow, Record, decode, record_digest
 from schemas.manifest import RLSpec
+from schemas.rl import RL
 from storage.objects import ObjectStore, find
 
 

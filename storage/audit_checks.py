@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from schemas import keys
-from schemas.config import RL, Run
+from schemas.config import Run
 from schemas.ledger import Disposition, Kind, LedgerRow
+from schemas.rl import RL
 from storage.audit_chain import Chain, Link
 from storage.audit_log import Fact, Log, Place
 

@@ -3,7 +3,7 @@
 import jax
 import optax
 
-from schemas.config import Optimizer
+from schemas.optimizer import Optimizer
 
 
 def schedule(config: Optimizer, steps: int) -> optax.Schedule:

@@ -8,7 +8,7 @@ trajectory a line again, so what is computed does not depend on who shares a row
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from schemas.config import RL
+from schemas.rl import RL
 from schemas.warm_ups import SFT
 
 ROW_TRAJECTORIES = 32

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from schemas.config import RL
 from schemas.ledger import Disposition, Kind, LedgerRow
+from schemas.rl import RL
 from trainer.advantages import Advantage, Rewards
 from trainer.assembler import GroupAssembler, Row
 from trainer.shaping import Shape

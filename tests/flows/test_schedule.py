@@ -12,8 +12,9 @@ from support.real_run import until
 from flows.cli import main
 from flows.schedule import When, _deployment, parameters
 from schemas import keys
-from schemas.config import RL, Run
+from schemas.config import Run
 from schemas.manifest import Lease, RunManifest
+from schemas.rl import RL
 from storage.audit_runs import folders
 from storage.open import open_store
 from tasks import record

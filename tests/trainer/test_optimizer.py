@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from schemas.config import Optimizer
+from schemas.optimizer import Optimizer
 from trainer.optimizer import make_optimizer, schedule
 
 

@@ -16,7 +16,7 @@ from models.logprobs import token_logprobs
 from models.pure import apply, flatten, init_params, nest
 from models.weights import params_digest
 from schemas.algorithms import PRESETS, Loss
-from schemas.config import Optimizer
+from schemas.optimizer import Optimizer
 from trainer.batch import lay_out
 from trainer.optimizer import make_optimizer
 from trainer.packing import packed, padded
