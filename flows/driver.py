@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect.futures import PrefectFuture, as_completed
 
-from flows import flow_runs
+from flows import artifacts, flow_runs
 from schemas.errors import RunStopped
 from tasks import registry, reinforce, session, stages, wanted
 from tasks.session import Session
@@ -14,6 +14,12 @@ def drive(run: str) -> str:
     """Drive an open run to its end inside a flow. Raises the first cause that stopped it."""
     here = session.current(run)
     here.note_flow_run(flow_runs.own_id())
+    with artifacts.shown(here):
+        return _drive(here)
+
+
+def _drive(here: Session) -> str:
+    run = here.request.run
     try:
         _warm_up(here)
         _reinforce(here)
