@@ -1,5 +1,6 @@
 """What environments return, checked: it is somebody else's code, and nonsense must cost its own episode only."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -31,12 +32,19 @@ def checked_step(result: object, limit: int) -> StepResult:
         raise _nonsense(f"step returned {type(result).__name__}, not a StepResult")
     if not isinstance(result.done, bool | np.bool_):
         raise _nonsense(f"step's done is {type(result.done).__name__}, not a bool")
-    reward = scored(result.reward, "a step's reward").total
+    reward = scored(result.reward, "a step's reward", limit).total
     return StepResult(observed(result.messages, "step", limit), reward, bool(result.done))
 
 
-def scored(value: object, name: str) -> Reward:
-    """The reward in what a reward hook returned."""
+def scored(value: object, name: str, limit: int) -> Reward:
+    """The reward in what a reward hook returned; `limit`: characters that its parts may have, 8 for each number."""
+    if isinstance(value, Mapping):
+        size = sum(8 + len(str(part)) for part in value)
+        if size > limit:
+            raise EpisodeEnded(
+                Status.FLOODED,
+                f"{name} returned {len(value)} parts of {size} characters, environment.max_observation is {limit}",
+            )
     try:
         return check_score(value, name)
     except ValueError as error:

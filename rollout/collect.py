@@ -6,7 +6,7 @@ Whatever goes wrong in a hook or the engine ends this episode with a status and 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from models.chat import ChatFormat
 from rollout.agents import Action, ConversationAgentBase
@@ -15,13 +15,15 @@ from rollout.checks import checked_step, observed, scored
 from rollout.engine import Completion, Engine, Request, Sampling
 from rollout.environments import BaseTaskEnv, StepResult
 from rollout.episode import Episode, EpisodeEnded, Job
-from rollout.hooks import HookTimeout, call, detach, within
+from rollout.hooks import HookTimeout, call, detach, said, within
 from rollout.rewards import Reward
 from schemas import seeds
 from schemas.config import Run
 from schemas.errors import RunStopped
 from schemas.messages import Message
 from schemas.trajectory import Status, Trajectory
+
+Checked = TypeVar("Checked")
 
 
 class TrajectoryCollectEngine:
@@ -58,7 +60,12 @@ class TrajectoryCollectEngine:
             episode.ended(EpisodeEnded(Status.TIMEOUT, detail))
         finally:
             self._engine.release(session)
-        return self._row(episode)
+        try:
+            return self._row(episode)
+        except Exception as error:  # what an agent or environment left in the conversation can't be kept
+            episode.agent = None
+            episode.ended(EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause("keeping the conversation", error)))
+            return self._row(episode)
 
     def _row(self, episode: Episode) -> Trajectory:
         sampling = {
@@ -117,9 +124,10 @@ class TrajectoryCollectEngine:
 
     async def _open(self, episode: Episode, agent: ConversationAgentBase, env: BaseTaskEnv) -> None:
         """The prompt, from the first observation."""
-        first = observed(await self._hook("reset", call(env.reset)), "reset", self._limits.max_observation)
+        found = await self._hook("reset", call(env.reset))
+        first = _looked_at("reset", lambda: observed(found, "reset", self._limits.max_observation))
         opening = await self._hook("the agent's start", call(agent.start, first))
-        episode.stream.feed(self._written(self._chat.prompt, opening, agent.tool_specs))
+        episode.stream.feed(self._written(lambda: self._chat.prompt(opening, agent.tool_specs)))
 
     async def _sample(self, episode: Episode, session: str, turn: int) -> tuple[Completion, tuple[int, int]]:
         stream = episode.stream
@@ -146,7 +154,7 @@ class TrajectoryCollectEngine:
             result = await self._hook("step", call(env.step, action))
         finally:
             episode.turn(completion, span, tool_seconds=self._clock() - began)
-        checked = checked_step(result, self._limits.max_observation)
+        checked = _looked_at("step", lambda: checked_step(result, self._limits.max_observation))
         if checked.reward:
             episode.earned(Reward(checked.reward))
         return checked
@@ -155,7 +163,8 @@ class TrajectoryCollectEngine:
         """The final reward belongs to the last turn; what the steps earned is then a part of its own."""
         steps = episode.reward.total
         value = await self._hook("reward", call(env.reward, episode.messages), self._limits.reward_seconds)
-        episode.earned(scored(value, self._cast.config.reward))
+        name, limit = self._cast.config.reward, self._limits.max_observation
+        episode.earned(_looked_at("reward", lambda: scored(value, name, limit)))
         if steps:
             episode.earned(Reward(0.0, (("steps", steps),)))
 
@@ -164,17 +173,17 @@ class TrajectoryCollectEngine:
 
         A turn that a stop string ended is closed as a stop token would have, by a token that nobody sampled.
         """
-        ids = self._written(self._chat.continuation, messages)
+        ids = self._written(lambda: self._chat.continuation(messages))
         if episode.stream.tokens[-1] not in self._chat.stop_ids:
             ids = [self._chat.stop_ids[0], *ids]
         if len(episode.stream.tokens) + len(ids) >= self._rollout.max_length:
             raise EpisodeEnded(Status.MAX_TOKENS)
         episode.stream.feed(ids)
 
-    def _written(self, write: Callable[..., list[int]], *parts: Any) -> list[int]:
+    def _written(self, write: Callable[[], list[int]]) -> list[int]:
         """Messages as tokens; what the chat format refuses, the environment should not have said."""
         try:
-            return write(*parts)
+            return write()
         except Exception as error:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause("the chat format", error)) from error
 
@@ -191,5 +200,15 @@ class TrajectoryCollectEngine:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(what, error)) from error
 
 
+def _looked_at(what: str, look: Callable[[], Checked]) -> Checked:
+    """What a hook returned, checked. A value that fails while it is looked at is the environment's failure."""
+    try:
+        return look()
+    except EpisodeEnded:
+        raise
+    except Exception as error:
+        raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(f"what {what} returned", error)) from error
+
+
 def _cause(what: str, error: Exception) -> str:
-    return f"{what} raised {type(error).__name__}: {error}"
+    return f"{what} raised {type(error).__name__}: {said(error)}"

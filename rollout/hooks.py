@@ -10,7 +10,7 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from schemas.errors import RunStopped
@@ -84,7 +84,7 @@ class HookThreads:
 def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
     try:
         result = function()
-    except StopIteration as error:  # asyncio futures refuse it
+    except (StopIteration, CancelledError) as error:  # asyncio refuses the one, and takes the other for its own
         future.set_exception(_tamed(error))
     except Exception as error:
         future.set_exception(error)
@@ -96,7 +96,15 @@ def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
 
 def _tamed(error: BaseException) -> Exception:
     """What would end the whole process or confuse asyncio, as an ordinary error."""
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return RuntimeError(f"{type(error).__name__}: {said(error)}")
+
+
+def said(error: BaseException) -> str:
+    """What an exception says of itself, which may fail in turn."""
+    try:
+        return str(error)
+    except Exception as other:
+        return f"(its text can't be made: {type(other).__name__})"
 
 
 THREADS = HookThreads()
@@ -112,7 +120,9 @@ async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return await function(*args, **kwargs)
         result = await THREADS.run(lambda: function(*args, **kwargs))
         return await result if inspect.isawaitable(result) else result
-    except (SystemExit, KeyboardInterrupt) as error:
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
         raise _tamed(error) from error
 
 
@@ -127,6 +137,8 @@ async def within(seconds: float, hook: Coroutine[Any, Any, Any]) -> Any:
     if not done:
         leave_behind(task)
         raise HookTimeout
+    if task.cancelled():  # by itself or by what it waited for: nobody has given this episode up
+        raise RuntimeError("CancelledError: it was cancelled from within")
     return task.result()
 
 

@@ -53,6 +53,8 @@ def _number(value: object, name: str) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} returned {type(value).__name__}, not a number") from error
+    except OverflowError as error:
+        raise ValueError(f"{name} returned a number that is too large") from error
     if not math.isfinite(number):
         raise ValueError(f"{name} returned {number}, not a finite number")
     return number

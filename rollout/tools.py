@@ -73,7 +73,8 @@ class ToolManager:
         if wrong:
             return ToolOutput(f"Error: {wrong}.", error=True)
         try:
-            return ToolOutput(str(await call_hook(tool.apply, **call.arguments)))
+            found = await call_hook(tool.apply, **call.arguments)
+            return ToolOutput(found if type(found) is str else await call_hook(str, found))  # its own code writes it
         except ToolError as error:
             return ToolOutput(f"Error: {error}", error=True)
 
