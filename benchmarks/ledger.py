@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from measure import arguments, in_turn, report, seconds
 
-from schemas import checksum, keys
+from schemas import checksum, keys, seeds
 from schemas.ledger import Disposition, Kind, LedgerRow, Record, RecordMetadata, encode, record_digest
 from schemas.manifest import CheckpointManifest, Numerics, RLSpec, WeightsRef
 from schemas.trajectory import COLUMNS, ShardMetadata, Status, Trajectory, Turn, row_digest, to_table
@@ -37,13 +37,18 @@ NUMERICS = Numerics(jax="", jaxlib="", xla_flags="", device_kind="cpu", device_c
 METADATA = ShardMetadata(tokenizer="t", chat_format="c", code="0", engine="jax")
 WEIGHTS = WeightsRef(prefix="initial", sha256="0" * 64)
 CONFIG: dict[str, Any] = {}
+SPEC = RLSpec(
+    run="long", key="0123", config=CONFIG, folder="", seed=0, initial=WEIGHTS, tasks="data/x.jsonl", tasks_sha256="x",
+    environment_sha256="",
+)  # fmt: skip
 
 
 def trajectory(group: int, sample: int, worker: str = "w00") -> Trajectory:
     """A row of eight tokens."""
     return Trajectory(
         id=f"{group}-{sample}-0", run="long", group=group, sample=sample, attempt=0, task_id=f"task-{group % 1000}",
-        task_digest="d", seed=1, worker=worker, tokens=(1,) * 8, mask=(False,) * 4 + (True,) * 4, logprobs=(-0.5,) * 8,
+        task_digest="d", seed=seeds.request(0, group, sample, 0, 0), worker=worker, tokens=(1,) * 8,
+        mask=(False,) * 4 + (True,) * 4, logprobs=(-0.5,) * 8,
         version_starts=(4,), versions=(0,), segment_starts=(0,), turns=(Turn(4, 8, 1.0, 0.1, 0.0, 0.0),), reward=1.0,
         components=(), status=Status.SUCCEEDED, detail="", generate_seconds=0.1, tool_seconds=0.0, queue_seconds=0.0,
         messages="[]", sampling="{}",
@@ -83,6 +88,7 @@ class Template:
             "id": [f"{g}-{s}-0" for g, s in zip(groups, samples, strict=True)],
             "group": groups,
             "sample": samples,
+            "seed": [seeds.request(0, g, s, 0, 0) for g, s in zip(groups, samples, strict=True)],
             "task_id": [f"task-{g % 1000}" for g in groups],
             "worker": [f"w{step % WORKERS:02d}"] * self._rows,
         }
@@ -97,11 +103,7 @@ class Template:
 
 def lay_out(store: ObjectStore, steps: int, rows: int, every: int) -> None:
     """A run's spec, shards, ledger and checkpoint manifests, and the catalog parts that a learner leaves."""
-    spec = RLSpec(
-        run="long", key="0123", config=CONFIG, folder="", seed=0, initial=WEIGHTS, tasks="data/x.jsonl",
-        tasks_sha256="x", environment_sha256="",
-    )  # fmt: skip
-    store.create(keys.spec(BASE), spec.to_bytes())
+    store.create(keys.spec(BASE), SPEC.to_bytes())
     template, head = Template(rows), ""
     asked = [row_digest(t) for t in _rows_of(steps // 2, rows)]
     for step in range(steps):
@@ -209,7 +211,7 @@ def tailing(polls: int) -> tuple[list[dict], dict[str, bool]]:
         control.register_worker(store, BASE, worker=name, host="h", pid=1)
         limits = {"seal_rows": 99, "seal_bytes": 1 << 30, "seal_seconds": 9.0}
         writers.append(ShardWriter(store, BASE, name, METADATA, **limits))
-    tail = ShardTail(store, BASE, Progress())
+    tail = ShardTail(store, BASE, Progress(), SPEC)
     gets, news, group = [], [], 0
     for poll in range(polls):
         new = writers if poll == 0 else writers[: poll % 3]

@@ -36,14 +36,14 @@ class SealedSamples:
         while (stored := find(self._store, keys.shard(self._base, worker, log.next_seq))) is not None:
             if stored.data == END_MARKER:
                 break
-            for row in self._rows(stored.data):
+            for row in self._rows(worker, stored.data):
                 if not row.failed or row.attempt % self._attempts == self._attempts - 1:
                     log.settled.setdefault(row.group, set()).add(row.sample)
             log.next_seq += 1
         return log
 
-    def _rows(self, data: bytes) -> list[Trajectory]:
+    def _rows(self, worker: str, data: bytes) -> list[Trajectory]:
         try:
-            return decode_shard(data)[1]
+            return [row for row in decode_shard(data)[1] if row.worker == worker]
         except UnreadableShard:
             return []

@@ -149,7 +149,7 @@ def _stage(store: ObjectStore, run: str, base: str) -> StageVerification:
             *log.violations,
             *manifests.violations,
             *checks.ledger_rows(chain, log),
-            *checks.log_rows(chain, log, run, config.rl.group_size),
+            *checks.log_rows(chain, log, run, config.rl.group_size, spec.seed),
             *checks.unaccounted(chain, log),
             *checks.shards(chain, log),
             *checks.once(chain),

@@ -6,7 +6,7 @@ Nothing here reads the store, so every check can be tried on a hand-made chain a
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from schemas import keys
+from schemas import keys, seeds
 from schemas.config import Run
 from schemas.ledger import Disposition, Kind, LedgerRow
 from schemas.rl import RL
@@ -54,8 +54,8 @@ def _same(link: Link, row: LedgerRow, fact: Fact, log: Log) -> Iterator[str]:
         yield f"{where} is called otherwise in the ledger: the record was changed"
 
 
-def log_rows(chain: Chain, log: Log, run: str, group_size: int) -> Iterator[str]:
-    """Every stored row is of this run and its own worker, and no trajectory is stored twice."""
+def log_rows(chain: Chain, log: Log, run: str, group_size: int, seed: int) -> Iterator[str]:
+    """Every stored row is of this run, stage (by its seed) and its own worker, and no trajectory is stored twice."""
     places: dict[str, Place] = {}
     for fact in log.rows.values():
         at = _at(log, fact.place)
@@ -66,6 +66,8 @@ def log_rows(chain: Chain, log: Log, run: str, group_size: int) -> Iterator[str]
             yield f"{at} says that it is of worker {fact.worker} in run {fact.run}"
         if fact.id != f"{fact.group}-{fact.sample}-{fact.attempt}" or not 0 <= fact.sample < group_size:
             yield f"{at} has the impossible id {fact.id}"
+        elif fact.seed != seeds.request(seed, fact.group, fact.sample, fact.attempt, 0):
+            yield f"{at} ({fact.id}) was sampled by another seed than the stage's: it was not made for training here"
     if chain.closed:
         yield from (f"{w} has no end marker though the ledger is closed" for w in log.endless)
 

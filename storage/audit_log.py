@@ -29,6 +29,7 @@ class Fact:
     sample: int
     attempt: int
     task_id: str
+    seed: int
     oldest: int
     """Oldest and newest policy version among its sampled tokens; -1 where nothing was sampled."""
     newest: int
@@ -153,6 +154,7 @@ def _fact(place: Place, row: Trajectory) -> Fact:
         sample=row.sample,
         attempt=row.attempt,
         task_id=row.task_id,
+        seed=row.seed,
         oldest=min(row.versions, default=-1),
         newest=max(row.versions, default=-1),
     )

@@ -94,7 +94,7 @@ class AgenticRLLearner:
         if not self.finished():
             self._publish(force=True)
             self.window.move(self.progress, self._published_version(), closed=self._at_end(), force=True)
-        self.tail = ShardTail(self.store, self.base, self.progress)
+        self.tail = ShardTail(self.store, self.base, self.progress, self.spec)
         if not self.finished():
             self._checkpoint_missed()
         self._report("recovered", step=self.progress.step, replayed=count, checkpoint=self.last_checkpoint)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from schemas import keys
-from schemas.manifest import WorkerState
+from schemas.manifest import RLSpec, WorkerState
 from schemas.trajectory import row_digest
 from storage.control import read_worker
 from storage.objects import ObjectExists, ObjectStore, find
-from storage.shards import END_MARKER, UnreadableShard, decode_shard
+from storage.shards import END_MARKER, UnreadableShard, decode_own
 from trainer.assembler import Row
 from trainer.progress import Progress
 
@@ -33,10 +33,10 @@ class Worker:
 
 
 class ShardTail:
-    """Reads new rows of all workers of one RL stage."""
+    """Reads new rows of all workers of one RL stage. A shard that is not the stage's own counts as unreadable."""
 
-    def __init__(self, store: ObjectStore, base: str, progress: Progress) -> None:
-        self._store, self._base, self._progress = store, base, progress
+    def __init__(self, store: ObjectStore, base: str, progress: Progress, spec: RLSpec) -> None:
+        self._store, self._base, self._progress, self._spec = store, base, progress, spec
         self.workers: dict[str, Worker] = {}
         self.unreadable: list[tuple[str, int, str]] = []
         """Shards found unreadable since the last record: worker, number, reason."""
@@ -79,7 +79,7 @@ class ShardTail:
     def _read(self, worker: Worker, data: bytes, deliver: Callable[[Row], None]) -> int:
         seq = worker.next_seq
         try:
-            _, rows = decode_shard(data)
+            rows = decode_own(data, self._spec.run, worker.id, self._spec.seed)
         except UnreadableShard as error:
             if (worker.id, seq) not in self._progress.unreadable:
                 self.unreadable.append((worker.id, seq, error.reason))

@@ -30,19 +30,6 @@ from storage.open import open_store
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = "gs://bucket/shared"
 STEPS = 40
-PACED = """
-import asyncio
-from pathlib import Path
-from rollout.environments import TaskEnvironment
-
-class Slow(TaskEnvironment):
-    async def step(self, action):
-        await asyncio.sleep(float(Path(__file__).with_name("pace").read_text()))
-        return await super().step(action)
-
-def parity(task, messages):
-    return float(len(messages[-1].content) % 2)
-"""
 SETTINGS = (
     f"rl.steps={STEPS}", "rollout.infrastructure=deployment", "rollout.workers=1", "rollout.lease_seconds=8",
     "rollout.driver_seconds=60",
@@ -106,7 +93,7 @@ def world(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         project = tmp_path / "driver"
         project.mkdir()
         real_run.lay_out(project, site.api)
-        (project / "slow.py").write_text(PACED)
+        (project / "slow.py").write_text(real_run.PACED)
         driver = Machine(project, shared)
         others = {name: machine(tmp_path / name, shared, project) for name in ("a", "b", "c")}
         made = World(site, driver, others, open_store(ROOT), f"rollout-worker/{tmp_path.name}")

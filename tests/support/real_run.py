@@ -69,6 +69,21 @@ def parity(task, messages):
     return float(len(messages[-1].content) % 2)
 """
 
+PACED = """
+import asyncio
+from pathlib import Path
+from rollout.environments import TaskEnvironment
+
+class Slow(TaskEnvironment):
+    async def step(self, action):
+        await asyncio.sleep(float(Path(__file__).with_name("pace").read_text()))
+        return await super().step(action)
+
+def parity(task, messages):
+    return float(len(messages[-1].content) % 2)
+"""
+"""An environment that is as slow as the file `pace` beside it says by now."""
+
 
 @dataclass(frozen=True)
 class Project:

@@ -230,11 +230,13 @@ def test_failed_attempts_are_failed_and_survivors_train():
     worker = FakeWorker(store, run)
     control.create_claim(store, BASE, 0, "w0", 0)
     for attempt in range(3):
-        worker.writer.add(trajectory(0, 2, attempt=attempt, status=Status.ENVIRONMENT_ERROR, detail="boom"))
-    worker.writer.add(trajectory(0, 0))
+        worker.writer.add(
+            trajectory(0, 2, attempt=attempt, worker="w0", status=Status.ENVIRONMENT_ERROR, detail="boom")
+        )
+    worker.writer.add(trajectory(0, 0, worker="w0"))
     worker.writer.seal()
     assert not made.tick()
-    worker.writer.add(trajectory(0, 1))
+    worker.writer.add(trajectory(0, 1, worker="w0"))
     worker.writer.seal()
     assert made.tick()
     assert dispositions(store) == {Disposition.TRAINED: 2, Disposition.FAILED: 3}
@@ -247,8 +249,8 @@ def test_a_group_with_one_survivor_is_incomplete_and_the_run_goes_on():
     worker = FakeWorker(store, run)
     control.create_claim(store, BASE, 0, "w0", 0)
     for attempt in range(3):
-        worker.writer.add(trajectory(0, 1, attempt=attempt, status=Status.TIMEOUT))
-    worker.writer.add(trajectory(0, 0))
+        worker.writer.add(trajectory(0, 1, attempt=attempt, worker="w0", status=Status.TIMEOUT))
+    worker.writer.add(trajectory(0, 0, worker="w0"))
     worker.writer.seal()
     drive(made, [worker], 2)
     finish(made, [worker])
@@ -348,7 +350,7 @@ def test_a_dead_owner_whose_group_was_taken_over_too_often_ends_it():
     made.recover()
     worker, other = FakeWorker(store, run, "w0"), FakeWorker(store, run, "w1")
     control.create_claim(store, BASE, 0, "w0", 0)
-    worker.writer.add(trajectory(0, 0))
+    worker.writer.add(trajectory(0, 0, worker="w0"))
     worker.writer.seal()
     claim, generation = control.read_claim(store, BASE, 0)
     assert control.take_over(store, BASE, claim, generation, "w1").owners == ("w0", "w1")
