@@ -50,19 +50,17 @@ def decode_shard(data: bytes) -> tuple[ShardMetadata, list[Trajectory]]:
     return metadata, from_table(table)
 
 
-def decode_own(data: bytes, run: str, worker: str, seed: int) -> list[Trajectory]:
-    """The rows of a shard that a rollout worker wrote in an RL stage of this run and seed.
+def check_own(rows: Sequence[Trajectory], run: str, worker: str, seed: int) -> None:
+    """UnreadableShard unless a rollout worker made these rows in an RL stage of this run and seed.
 
-    UnreadableShard also where a row is another run's or worker's, or was sampled by another seed than the stage has for
-    its group, sample and attempt. So an evaluation's episodes are no training data, wherever their shards are put.
+    A row of another run or worker, or sampled by another seed than the stage has for its group, sample and attempt, is
+    not the stage's. So an evaluation's episodes are no training data, wherever their shards are put.
     """
-    rows = decode_shard(data)[1]
     for row in rows:
         if (row.run, row.worker) != (run, worker):
             raise UnreadableShard(f"of worker {row.worker} in run {row.run}, not of {worker} in {run}")
         if row.seed != seeds.request(seed, row.group, row.sample, row.attempt, 0):
             raise UnreadableShard(f"not of this RL stage: {row.id} was sampled by another seed than the stage's")
-    return rows
 
 
 def decode_table(data: bytes) -> tuple[ShardMetadata, pa.Table]:

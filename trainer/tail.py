@@ -12,7 +12,7 @@ from schemas.manifest import RLSpec, WorkerState
 from schemas.trajectory import row_digest
 from storage.control import read_worker
 from storage.objects import ObjectExists, ObjectStore, find
-from storage.shards import END_MARKER, UnreadableShard, decode_own
+from storage.shards import END_MARKER, UnreadableShard, check_own, decode_shard
 from trainer.assembler import Row
 from trainer.progress import Progress
 
@@ -79,7 +79,8 @@ class ShardTail:
     def _read(self, worker: Worker, data: bytes, deliver: Callable[[Row], None]) -> int:
         seq = worker.next_seq
         try:
-            rows = decode_own(data, self._spec.run, worker.id, self._spec.seed)
+            _, rows = decode_shard(data)
+            check_own(rows, self._spec.run, worker.id, self._spec.seed)
         except UnreadableShard as error:
             if (worker.id, seq) not in self._progress.unreadable:
                 self.unreadable.append((worker.id, seq, error.reason))

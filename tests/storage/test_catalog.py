@@ -162,4 +162,4 @@ def test_the_learner_copies_at_checkpoints_and_a_failing_copy_stops_nothing():
     store.delete(record_key(1))
     compactor()
     compactor.finish()
-    assert "was not copied into the catalog" in said[-1]["message"]
+    assert "was not copied into catalog and metrics" in said[-1]["message"]
