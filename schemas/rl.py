@@ -41,7 +41,7 @@ class RL(Section):
     for memory that does not grow with the layers' insides."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of forward and backward passes. Weights, sums of gradients, optimizer and logits stay in float32. With `bfloat16`
-    the learner's log-probs differ from the sampler's in the second digit after the point: watch `mismatch_kl`, and
+    the learner's log-probs differ from the sampler's in the third digit after the point: watch `mismatch_kl`, and
     choose a `loss.correction`."""
     publish_every: Positive = 1
     """Publish a policy every so many steps. Unpublished updates count as staleness."""
