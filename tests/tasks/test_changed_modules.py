@@ -78,7 +78,7 @@ def learn(root: str) -> None:
 
 
 def measure(root: str) -> None:
-    evaluate.main(argparse.Namespace(root=root, spec="spec.json"))
+    evaluate.main(argparse.Namespace(root=root, spec="spec.json", niceness=0))
 
 
 @pytest.mark.parametrize("main", [play, learn, measure])
