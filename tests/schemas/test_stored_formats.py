@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.protocol import METADATA, trajectory
 
@@ -16,6 +16,7 @@ from schemas.trajectory import from_table, row_digest, to_table
 from schemas.version import SCHEMA_VERSION
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20), st.text(max_size=20)
 )
@@ -73,6 +74,7 @@ def test_documents_of_another_schema_version_or_damaged_ones_are_refused():
         Claim.from_bytes(b'{"schema_version": %d, "group": "x"}' % SCHEMA_VERSION, "k")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 50), st.integers(0, 20))
 def test_every_epoch_plays_every_task_once(seed, count, epoch):
     played = [seeds.task_index(seed, count, epoch * count + i) for i in range(count)]
