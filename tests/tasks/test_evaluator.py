@@ -18,7 +18,7 @@ from tasks.due import due
 from tasks.evaluate import evaluate
 from tasks.evaluator import Evaluator, Tally
 from tasks.figures import Evaluation
-from tasks.lease import acquire, hold
+from tasks.lease import acquire, hold, visible_processes
 from tasks.session import Session
 
 
@@ -72,7 +72,8 @@ def test_what_somebody_else_plays_is_left_to_them(training: Session) -> None:
 
 
 def test_a_dead_evaluators_lease_is_taken_over(training: Session) -> None:
-    dead = Lease(owner="x", host=socket.gethostname(), pid=2**22 - 1, seconds=1000.0, beat=3)
+    here = {"host": socket.gethostname(), "processes": visible_processes()}
+    dead = Lease(owner="x", pid=2**22 - 1, seconds=1000.0, beat=3, **here)
     silent = Lease(owner="y", host="elsewhere", pid=1, seconds=0.5, beat=3)
     training.store.put(lease_key(training, "step 4"), dead.to_bytes())
     training.store.put(lease_key(training, "step 8"), silent.to_bytes())
