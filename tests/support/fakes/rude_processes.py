@@ -113,6 +113,14 @@ def locked() -> None:
         re.match(r"(a+)+$", "a" * 60 + "b")
 
 
+def works() -> None:
+    """Progress without end, until it is told to stop; says first who it is."""
+    emit("ready", pid=os.getpid())
+    while not stop_requested():
+        beat()
+        time.sleep(0.05)
+
+
 def mute() -> None:
     """No sign of life at all."""
     time.sleep(60)
