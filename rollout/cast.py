@@ -13,7 +13,7 @@ from rollout.tools import BaseTool, ToolManager
 from schemas.config import Environment
 from schemas.data import Task
 from schemas.errors import RequestError
-from schemas.messages import ToolSpec
+from schemas.messages import Message, ToolSpec
 
 AGENTS: dict[str, type[ConversationAgentBase]] = {"ModelAgent": ModelAgent, "ToolAgent": ToolAgent}
 ENVIRONMENTS: dict[str, type[BaseTaskEnv]] = {"TaskEnvironment": TaskEnvironment, "ToolEnvironment": ToolEnvironment}
@@ -42,6 +42,13 @@ class Cast:
     def tool_specs(self) -> tuple[ToolSpec, ...]:
         """The tools that the model is told of: none for an agent that offers none."""
         return self.make_agent().tool_specs
+
+    def opening(self, task: Task) -> list[Message] | None:
+        """The messages that an episode of a task opens with; None where the user's own code makes them."""
+        own = self.environment.reset is BaseTaskEnv.reset and self.agent.start is ConversationAgentBase.start
+        prompt = self.make_agent().system_prompt if own else ""
+        system = [Message("system", prompt)] if prompt else []
+        return [*system, Message("user", task.prompt)] if own else None
 
 
 def load_cast(config: Environment, folder: str) -> Cast:

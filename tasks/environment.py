@@ -1,22 +1,27 @@
-"""Whether the user's own code can be loaded: a trial before any work starts, so that a typo costs seconds."""
+"""Whether the user's own code can be loaded, and prompts fit: a trial before any work, so that a typo costs seconds."""
 
 from schemas.config import Rollout
 from tasks.request import Request
 
 
 def check_environment(request: Request) -> None:
-    """Load every name of the environment, the script and the loss once; RequestError says which is wrong."""
+    """Load every name of the environment, the script and the loss once; RequestError says which is wrong.
+
+    Then see that lengths and prompts fit the model.
+    """
     from models.plugins import load_object
     from rollout.cast import load_cast
+    from tasks.fit import check_fit
 
     config, folder = request.config, str(request.folder)
-    load_cast(config.environment, folder)
+    cast = load_cast(config.environment, folder)
     if config.rollout.engine == "scripted":
         load_object(config.rollout.script, folder, "rollout.script")
     _check_vllm(config.rollout)
     for setting, name in (("rl.loss.advantage", config.rl.loss.advantage), ("rl.loss.policy", config.rl.loss.policy)):
         if ":" in name:
             load_object(name, folder, setting)
+    check_fit(request, cast)
 
 
 def _check_vllm(rollout: Rollout) -> None:

@@ -86,14 +86,21 @@ def keeps_initial(standing: RunManifest, config: Run) -> bool:
 
 def read_config_json(request: Request) -> dict[str, Any] | None:
     """The `config.json` of the weights that the request starts from; None where they are made from scratch."""
+    files = initial_files(request)
+    return json.loads(files[1]("config.json")) if files else None
+
+
+def initial_files(request: Request) -> Folder | None:
+    """Names and reader of the files that the request starts from; None where weights are made from scratch."""
     path, store = request.config.model.path, request.store
     if path is None or (path == "champion" and read_champion(store, request.config) is None):
         return None
     if path == "champion" or _CHECKPOINT.fullmatch(path):
         weights, _ = resolve(request)
-        return json.loads(store.get(f"{weights.prefix}/config.json").data) if weights else None
-    _, read = _folder(path, request.folder)
-    return json.loads(read("config.json"))
+        assert weights is not None  # a checkpoint has some, and there is a champion
+        prefix = f"{weights.prefix}/"
+        return [k.removeprefix(prefix) for k in store.list(prefix)], lambda name: store.get(f"{prefix}{name}").data
+    return _folder(path, request.folder)
 
 
 def read_champion(store: ObjectStore, config: Run) -> Promotion | None:
@@ -168,10 +175,20 @@ def _checked(store: ObjectStore, prefix: str, names: list[str], read: Callable[[
 
 
 def _check_weights(names: list[str], read: Callable[[str], bytes], path: str) -> str:
-    """Read every tensor and the tokenizer; returns the parameters' digest. RequestError names what is missing."""
+    """Read every tensor and the tokenizer; returns the parameters' digest. RequestError names what is wrong."""
+    from models.chat import chat_format
     from models.tokenizer import tokenizer_from_files
     from models.weights import from_files, params_digest
 
-    _, params = from_files(read, names, path)
-    tokenizer_from_files(read, names, path)
+    config, params = from_files(read, names, path)
+    tokenizer = tokenizer_from_files(read, names, path)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise RequestError(
+            f"{path}: the tokenizer has ids up to {tokenizer.vocab_size - 1}, but config.json says vocab_size = "
+            f"{config.vocab_size}: use the tokenizer that belongs to these weights"
+        )
+    try:
+        chat_format(tokenizer, ())
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from error
     return params_digest(params)

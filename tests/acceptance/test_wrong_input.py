@@ -1,12 +1,16 @@
 """Every wrong request, through the real command: one clear sentence, exit code 2, nothing written, nothing loaded."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.numpy import load, save
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from models.config import DecoderConfig
 from models.pure import init_params
@@ -21,6 +25,8 @@ SHAPE = DecoderConfig(
     vocab_size=263, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
     num_key_value_heads=2, head_dim=4, max_position_embeddings=32,
 )  # fmt: skip
+PLAIN = Tokenizer(BPE({"a": 0, "b": 1}, []))
+Tensors = dict[str, np.ndarray | None]
 TOOLS = """
 from rollout.tools import BaseTool
 
@@ -105,15 +111,75 @@ def test_a_checkpoint_that_does_not_exist(project: Path, root: str) -> None:
         refused(headrace(*command, "small@3", "--root", root), "small")
 
 
-def test_weights_without_one_of_their_tensors(project: Path, root: str) -> None:
-    (project / "weights").mkdir()
-    for name, data in (to_files(SHAPE, init_params(SHAPE, 0)) | ByteTokenizer().to_files()).items():
-        (project / "weights" / name).write_bytes(data)
-    file = project / "weights" / "model.safetensors"
-    tensors = load(file.read_bytes())
-    del tensors["model.layers.0.mlp.up_proj.weight"]
-    file.write_bytes(save(tensors))
-    refused(run(project, root, "model.path=weights"), "model.layers.0.mlp.up_proj.weight", "weights")
+def weights(project: Path, **changes: bytes | Tensors) -> Path:
+    """A folder of weights beside the configuration, with other files or other tensors."""
+    folder = project / "weights"
+    folder.mkdir()
+    tensors = changes.pop("tensors", {})
+    for name, data in (to_files(SHAPE, init_params(SHAPE, 0)) | ByteTokenizer().to_files() | changes).items():
+        if name == "model.safetensors" and isinstance(tensors, dict):
+            held = load(data) | tensors  # type: ignore[arg-type]
+            data = save({key: value for key, value in held.items() if value is not None})
+        (folder / name).write_bytes(data)  # type: ignore[arg-type]
+    return folder
+
+
+def config_json(**changes: object) -> bytes:
+    return json.dumps(SHAPE.to_hf() | changes).encode()
+
+
+UP = "model.layers.0.mlp.up_proj.weight"
+WRONG_WEIGHTS = {
+    "architecture": (
+        {"config.json": config_json(architectures=["MambaForCausalLM"])},
+        ("weights", "MambaForCausalLM", "not supported", "LlamaForCausalLM", "Gemma3ForCausalLM"),
+    ),
+    "missing tensor": ({"tensors": {UP: None}}, ("weights/model.safetensors", "lacks the tensor", UP)),
+    "misshapen tensor": (
+        {"tensors": {UP: np.zeros((3, 8), np.float32)}},
+        ("weights/model.safetensors", UP, "[3, 8]", "[8, 8]"),
+    ),
+    "tokenizer": (
+        {"config.json": config_json(vocab_size=100)}
+        | {"tensors": {"model.embed_tokens.weight": np.zeros((100, 8), np.float32)}},
+        ("weights: ", "ids up to 262", "vocab_size = 100"),
+    ),
+    "chat format": (
+        {"headrace_tokenizer.json": None, "tokenizer.json": PLAIN.to_str().encode()},
+        ("weights: ", "no chat format", "<|im_start|>", "<start_of_turn>"),
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+@pytest.mark.parametrize("case", WRONG_WEIGHTS)
+def test_weights_that_are_wrong(project: Path, root: str, case: str, command: str) -> None:
+    changes, words = WRONG_WEIGHTS[case]
+    folder = weights(project, **{name: value for name, value in changes.items() if value is not None})
+    for name in [name for name, value in changes.items() if value is None]:
+        (folder / name).unlink()
+    settings = ("--set", "model.path=weights", "--set", "rollout.max_length=32", "--set", "warm_up.0.max_length=32")
+    refused(headrace(command, str(project / "small.toml"), "--root", root, *settings), *words)
+    assert untouched(root)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rollout.max_length=600", ("rollout.max_length is 600", "at most 512 tokens")),
+        ("warm_up.0.max_length=600", ("warm-up `habit`", "600", "at most 512 tokens")),
+        ("rollout.max_length=11", ("rl.tasks (train.jsonl)", "`train-0`", "has 11 tokens", "rollout.max_length = 11")),
+        ('environment.system_prompt="Answer."', ("`train-0`", "has 20 tokens", "rollout.max_length = 16")),
+    ],
+)
+def test_a_prompt_that_does_not_fit(project: Path, root: str, override: str, words: tuple[str, ...]) -> None:
+    settings = ("--set", "rollout.max_length=16", "--set", override)
+    refused(headrace("validate", str(project / "small.toml"), "--root", root, *settings), *words)
+
+
+def test_a_run_with_a_prompt_that_does_not_fit(project: Path, root: str) -> None:
+    refused(run(project, root, "rollout.max_length=11"), "`train-0`", "has 11 tokens", "rollout.max_length = 11")
+    assert untouched(root)
 
 
 @pytest.mark.parametrize("name", ["tasks.py", "flows/__init__.py", "schemas/__init__.py", "trainer.py"])

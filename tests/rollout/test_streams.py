@@ -25,7 +25,8 @@ from schemas.data import Task
 from schemas.messages import Message, ToolCall, ToolSpec
 from schemas.trajectory import ShardMetadata, Trajectory
 from storage.shards import decode_shard, encode_shard
-from trainer.batch import pad_batch
+from trainer.batch import lay_out
+from trainer.packing import padded
 
 LENGTH, TURNS = 4096, 5
 MALFORMED = (
@@ -136,7 +137,8 @@ def test_trained_ids_are_what_was_fed_and_sampled(tokenizer: Tokenizer, data: st
     row = play(recorder, answers, question)
     assert not row.failed, row.detail
     stored = decode_shard(encode_shard([row], ShardMetadata("t", "c", "v", "scripted")))[1][0]
-    batch = pad_batch([stored], [1.0], 1, LENGTH)
+    (part,) = lay_out([stored], [1.0], padded(1, LENGTH))
+    batch = part.batch
     size, pieces = len(recorder.ids), recorder.pieces
     assert batch.tokens[0, :size].tobytes() == np.asarray(recorder.ids, np.int32).tobytes()
     assert batch.valid[0].sum() == size and stored.segment_starts == (0,)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from models.tokenizer import DESCRIPTION, ByteTokenizer
 from schemas import keys
 from schemas.evaluation import EvaluationReport, EvaluationSpec
 from schemas.ledger import Record, RecordMetadata
@@ -34,6 +35,10 @@ from storage.rows import read_tasks
 
 NUMERICS = Numerics(jax="0", jaxlib="0", xla_flags="", device_kind="cpu", device_count=1, cores=1)
 METRICS = {"staleness": 1.0, "mismatch_kl": 0.01}
+SHAPE_AND_TOKENIZER = {
+    "config.json": b'{"max_position_embeddings": 512}', DESCRIPTION: ByteTokenizer().to_files()[DESCRIPTION],
+}  # fmt: skip
+"""What a later run reads of the weights that it starts from."""
 
 
 def weights(prefix: str, origin: str) -> WeightsRef:
@@ -134,7 +139,8 @@ def leave_checkpoint(
     spec = RLSpec.from_bytes(store.get(keys.spec(base)).data, "spec")
     index, head = write_ledger(store, spec, base, steps)
     policy = weights(keys.policy_weights(base, steps, "x"), f"{spec.run}@{steps}")
-    store.put(f"{policy.prefix}/config.json", b"{}")
+    for name, data in SHAPE_AND_TOKENIZER.items():
+        store.put(f"{policy.prefix}/{name}", data)
     published = PolicyManifest(
         version=steps, step=steps, learner="x", weights=policy, dtype="float32", ledger_head=head,
         probe=Probe(tokens=(), logprobs=()), numerics=NUMERICS,
