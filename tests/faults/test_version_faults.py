@@ -13,6 +13,7 @@ from support.turning import drive, finish, records
 
 from rollout.engine import Request, Sampling
 from rollout.policy import PolicyFollower
+from rollout.probe import Prover
 from rollout.scripted import ScriptedEngine
 from schemas import keys
 from schemas.ledger import Disposition
@@ -80,7 +81,7 @@ async def test_a_worker_waits_for_the_policy_that_the_window_names():
     store, _ = stage(config())
     publish(store, 1)
     engine = ScriptedEngine(lambda stream, seed, version: [5], version=0)
-    follower = PolicyFollower(store, BASE, engine, load, drain=False, news=lambda: None)
+    follower = PolicyFollower(store, BASE, engine, load, Prover(engine, 1e-3), drain=False, news=lambda: None)
     assert not await follower.follow(1, in_flight=0)
     await follower.close()
     assert await follower.follow(1, in_flight=0) and engine.version == 1
