@@ -45,36 +45,46 @@ def take_rows(cache: KVCache, rows: jax.Array) -> KVCache:
     return jax.tree.map(lambda x: jnp.take(x, rows, axis=0, mode="clip"), cache)
 
 
-def put_rows(cache: KVCache, rows: jax.Array, part: KVCache) -> KVCache:
-    """The cache with its rows [R] replaced by those of `part`; row numbers out of range are dropped."""
-    return jax.tree.map(lambda x, new: x.at[rows].set(new, mode="drop"), cache, part)
-
-
 def head(cache: KVCache, length: int) -> KVCache:
     """The first `length` slots of every row: attention over short rows need not read the whole cache."""
     return KVCache(tuple(k[..., :length] for k in cache.keys), tuple(v[:, :, :length] for v in cache.values))
 
 
-def put_head(cache: KVCache, part: KVCache) -> KVCache:
-    """The cache with its first slots replaced by those of `part` (what `head` cut, advanced)."""
-    replace = lambda x, new: jax.lax.dynamic_update_slice(x, new, (0, 0, 0, 0))  # noqa: E731
-    return jax.tree.map(replace, cache, part)
+def copy_rows(cache: KVCache, pairs: jax.Array, count: jax.Array) -> KVCache:
+    """The cache with whole rows copied: the first `count` of `pairs` [P, 2], from the first of each to the second."""
+
+    def copied(p: jax.Array, cache: KVCache) -> KVCache:
+        row = lambda x: jax.lax.dynamic_slice_in_dim(x, pairs[p, 0], 1)  # noqa: E731
+        return jax.tree.map(lambda x: jax.lax.dynamic_update_slice_in_dim(x, row(x), pairs[p, 1], 0), cache)
+
+    return jax.lax.fori_loop(0, count, copied, cache)
 
 
-def write(keys: jax.Array, values: jax.Array, new: tuple[jax.Array, jax.Array], place: jax.Array) -> tuple:
-    """One layer's keys and values with new ones put in.
+def put_tokens(cache: KVCache, rows: jax.Array, lengths: jax.Array, counts: jax.Array, new: KVCache) -> KVCache:
+    """The cache with the first `counts[p]` tokens of row p of `new` written to row `rows[p]` at `lengths[p]` and after.
 
-    `new` are keys [B, K, head_dim, C] and values [B, K, C, head_dim]; `place` [B, S] says which of the C entries goes
-    to each slot, -1 for none. A select over all slots rather than a scatter: XLA runs a scatter on a CPU one index at a
-    time, and attention reads the whole row anyway.
+    Row by row, in place where the cache may be overwritten: it costs what `new` holds, whatever the cache's size.
     """
-    fresh_keys, fresh_values = new
-    if fresh_keys.shape[3] > 1:
-        index = jnp.maximum(place, 0)
-        fresh_keys = jnp.take_along_axis(fresh_keys, index[:, None, None, :], axis=3)
-        fresh_values = jnp.take_along_axis(fresh_values, index[:, None, :, None], axis=2)
-    real = place >= 0
-    return (
-        jnp.where(real[:, None, None, :], fresh_keys.astype(keys.dtype), keys),
-        jnp.where(real[:, None, :, None], fresh_values.astype(values.dtype), values),
-    )
+    width = min(new.length, cache.length)
+
+    def put(part: jax.Array, fresh: jax.Array, p: jax.Array, axis: int) -> jax.Array:
+        row, length, count = rows[p], lengths[p], counts[p]
+        start = jnp.clip(length, 0, cache.length - width)
+        at = [row, 0, 0, 0]
+        at[axis] = start
+        size = [1, *part.shape[1:]]
+        size[axis] = width
+        old = jax.lax.dynamic_slice(part, at, size)
+        offset = start + jnp.arange(width) - length
+        shape = [1, 1, 1, 1]
+        shape[axis] = width
+        chosen = jnp.take(fresh[p][None], jnp.clip(offset, 0, new.length - 1), axis=axis, mode="clip")
+        real = ((offset >= 0) & (offset < count)).reshape(shape)
+        return jax.lax.dynamic_update_slice(part, jnp.where(real, chosen.astype(part.dtype), old), at)
+
+    def put_row(p: jax.Array, cache: KVCache) -> KVCache:
+        keys = tuple(put(k, n, p, 3) for k, n in zip(cache.keys, new.keys, strict=True))
+        values = tuple(put(v, n, p, 2) for v, n in zip(cache.values, new.values, strict=True))
+        return KVCache(keys, values)
+
+    return jax.lax.fori_loop(0, len(rows), put_row, cache)

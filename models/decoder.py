@@ -6,20 +6,20 @@ One body serves training (a whole padded batch), pre-fill (chunks) and decoding 
 each layer's keys and values come from. Attributes are named as in Hugging Face files, so weights map by path.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.attention import Attention
-from models.cache import KVCache, write
+from models.attention import Attention, Part
+from models.cache import KVCache, put_tokens
 from models.config import DecoderConfig
 from models.layers import Embedding, Linear, RMSNorm, softcap
 from models.rope import rotation
-from models.sight import Sight, over_cache, over_row
+from models.sight import Sight, beside_cache, over_row
 
-PlaceLayer = Callable[[int, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+PlaceLayer = Callable[[int, jax.Array, jax.Array], Sequence[Part]]
 FindSight = Callable[[int | None], tuple[Sight, ...]]
 """How many tokens a layer's queries look back on (None: all) → what they see."""
 
@@ -99,7 +99,7 @@ class Decoder(nnx.Module):
         tokens (True) and its padding (False). A segment's tokens are next to each other. With `remat` a backward pass
         makes what is inside a layer again, so that only what goes from layer to layer is kept for it.
         """
-        own = lambda _, key, value: (key, value)  # noqa: E731
+        own = lambda _, key, value: [(key, value)]  # noqa: E731
         return self._run(tokens, positions, lambda window: over_row(segments, window), own, remat=remat)
 
     def head(self, hidden: jax.Array) -> jax.Array:
@@ -109,31 +109,47 @@ class Decoder(nnx.Module):
         return softcap(logits, self.config.final_softcap)
 
     def extend(
-        self, tokens: jax.Array, cache: KVCache, lengths: jax.Array, counts: jax.Array, *, last_only: bool = False
+        self, tokens: jax.Array, cache: KVCache, lengths: jax.Array, counts: jax.Array
     ) -> tuple[jax.Array, KVCache]:
-        """Appends tokens to cached rows; one function for chunked pre-fill (C > 1) and decoding (C = 1).
+        """Logits [B, C, V] of tokens appended to cached rows, and the longer cache.
 
         Row b holds `lengths[b]` tokens; the first `counts[b]` of its C new `tokens` [B, C] are real and are written at
-        `lengths[b]` and after; the rest leave no trace in the cache. Returns logits [B, C, V] (those of tokens that are
-        not real mean nothing), or with `last_only` those of each row's last real token, [B, V], and the longer cache.
-        The caller sees to it that `lengths + counts` stays within the cache; what lies beyond it is not written.
+        `lengths[b]` and after; the rest leave no trace in the cache, and their logits mean nothing. The caller sees to
+        it that `lengths + counts` stays within the cache; what lies beyond it is not written.
         """
+        hidden, new = self.read(tokens, cache, lengths)
+        return self.head(hidden), put_tokens(cache, jnp.arange(len(tokens)), lengths, counts, new)
+
+    def read(self, tokens: jax.Array, past: KVCache, lengths: jax.Array) -> tuple[jax.Array, KVCache]:
+        """Hidden states [B, C, hidden] of `tokens` [B, C] after the `lengths` [B] tokens of `past`, and the keys and
+        values of the new tokens, as a cache of length C. Padding is to the right."""
         steps = jnp.arange(tokens.shape[1])
-        slots = jnp.arange(cache.length)
-        offset = slots - lengths[:, None]
-        source = jnp.where((offset >= 0) & (offset < counts[:, None]), offset, -1)
-        positions = lengths[:, None] + steps
-        keys, values = list(cache.keys), list(cache.values)
+        sight = lambda window: beside_cache(lengths, past.length, steps, len(steps), window)  # noqa: E731
+        keys, values = list(past.keys), list(past.values)
 
-        def place(layer: int, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array]:
-            keys[layer], values[layer] = write(keys[layer], values[layer], (key, value), source)
-            return keys[layer], values[layer]
+        def place(layer: int, key: jax.Array, value: jax.Array) -> Sequence[Part]:
+            keys[layer], values[layer] = key, value
+            return [(past.keys[layer], past.values[layer]), (key, value)]
 
-        hidden = self._run(tokens, positions, lambda window: over_cache(positions, cache.length, window), place)
-        if last_only:
-            last = jnp.maximum(counts - 1, 0)[:, None, None]
-            hidden = jnp.take_along_axis(hidden, last, axis=1)[:, 0]
-        return self.head(hidden), KVCache(tuple(keys), tuple(values))
+        return self._run(tokens, lengths[:, None] + steps, sight, place), KVCache(tuple(keys), tuple(values))
+
+    def step(
+        self, tokens: jax.Array, past: KVCache, lengths: jax.Array, recent: KVCache, number: jax.Array
+    ) -> tuple[jax.Array, KVCache]:
+        """Logits [B, V] of one token per row, `tokens` [B], after `lengths` [B] tokens of `past` and the first `number`
+        (one for all rows) of `recent`, and `recent` with this token. Decoding writes to `recent` alone, which is short:
+        to write to a cache costs a pass over all of it.
+        """
+        sight = lambda window: beside_cache(lengths, past.length, number[None], recent.length, window)  # noqa: E731
+        keys, values = list(recent.keys), list(recent.values)
+
+        def place(layer: int, key: jax.Array, value: jax.Array) -> Sequence[Part]:
+            keys[layer] = jax.lax.dynamic_update_slice_in_dim(keys[layer], key, number, axis=3)
+            values[layer] = jax.lax.dynamic_update_slice_in_dim(values[layer], value, number, axis=2)
+            return [(past.keys[layer], past.values[layer]), (keys[layer], values[layer])]
+
+        hidden = self._run(tokens[:, None], (lengths + number)[:, None], sight, place)
+        return self.head(hidden[:, 0]), KVCache(tuple(keys), tuple(values))
 
     def _run(
         self, tokens: jax.Array, positions: jax.Array, sight: FindSight, place: PlaceLayer, *, remat: bool = False

@@ -74,11 +74,9 @@ def extend(
     cache: KVCache,
     lengths: jax.Array,
     counts: jax.Array,
-    *,
-    last_only: bool = False,
 ) -> tuple[jax.Array, KVCache]:
-    """Logits of new tokens [B, C] after cached ones, and the longer cache: see `Decoder.extend`."""
-    return module(config, params).extend(tokens, cache, lengths, counts, last_only=last_only)
+    """Logits [B, C, V] of new tokens [B, C] after cached ones, and the longer cache: see `Decoder.extend`."""
+    return module(config, params).extend(tokens, cache, lengths, counts)
 
 
 @lru_cache(maxsize=16)

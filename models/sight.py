@@ -40,10 +40,16 @@ def _block(segments: jax.Array, queries: slice, window: int | None) -> Sight:
     return Sight(queries, keys, same & _within(ago, window))
 
 
-def over_cache(positions: jax.Array, slots: int, window: int | None) -> tuple[Sight, ...]:
-    """Tokens at `positions` [B, C] see what a cache of so many slots holds up to their own place."""
-    ago = positions[:, :, None] - jnp.arange(slots)
-    return (Sight(slice(None), slice(None), _within(ago, window)),)
+def beside_cache(
+    lengths: jax.Array, slots: int, steps: jax.Array, places: int, window: int | None
+) -> tuple[Sight, ...]:
+    """The `steps` [C]-th tokens after the `lengths` [B] that a cache of so many slots holds see those, and of the
+    `places` beside the cache, which hold the tokens after it, what is not after themselves."""
+    old, new = jnp.arange(slots), steps[:, None] - jnp.arange(places)
+    ago = lengths[:, None, None] + steps[:, None] - old
+    cached = (old < lengths[:, None, None]) & _within(ago, window)
+    beside = jnp.broadcast_to(_within(new, window), (len(lengths), *new.shape))
+    return (Sight(slice(None), slice(None), jnp.concatenate([cached, beside], axis=-1)),)
 
 
 def _within(ago: jax.Array, window: int | None) -> jax.Array:

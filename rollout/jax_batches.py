@@ -1,25 +1,33 @@
-"""Slots as the arrays of one dispatch. Few shapes, so that few programs are compiled however lengths vary."""
+"""Slots as the arrays of one dispatch. Few shapes, so few programs are compiled however lengths and numbers vary."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from rollout.jax_kernels import Slots
 from rollout.jax_slots import Job, Slot
 
-CHUNKS = (16, 64, 256)
-"""Tokens per row of one pre-fill dispatch, where the context is not shorter."""
+ROWS = 8
+"""Rows of one dispatch of pre-fill or copying, at most."""
+FEW = 2
+"""Rows of one dispatch, at least: a product with a single row is computed, and rounded, in another way."""
 SPAN = 64
 """Cache places that decoding attends to at least, where the context is not shorter."""
-ROWS = 8
-"""Rows of one pre-fill dispatch."""
 STOPS = 4
 """Stop tokens that a request may name."""
 
 
+class Shape(NamedTuple):
+    """A program of pre-fill: how many rows, tokens per row, and cache places that they look at."""
+
+    rows: int
+    tokens: int
+    span: int
+
+
 class Chunk(NamedTuple):
-    """The next prompt tokens of some slots, P = ROWS and C one of `chunk_sizes`."""
+    """The next prompt tokens of some slots, in one of the shapes."""
 
     rows: np.ndarray
     """[P] cache rows; out of range where there is none."""
@@ -31,52 +39,91 @@ class Chunk(NamedTuple):
     """[P] how many of the C tokens are real."""
 
 
-def chunk_sizes(context: int) -> list[int]:
-    """Every width that `next_chunk` may choose."""
-    return sorted({min(size, context) for size in CHUNKS})
+def shapes(context: int) -> list[Shape]:
+    """Every shape that `next_chunk` may choose: few rows or many, and none of the cache for the prompts of new ones."""
+    short, middle, long = _sizes(context)
+    found = [(FEW, short, context), (ROWS, short, context), (FEW, middle, context), (ROWS, middle, context)]
+    found += [(ROWS, middle, 0), (FEW, long, context)]
+    return [Shape(*shape) for shape in dict.fromkeys(found)]
 
 
-def empty_chunk(size: int, slots: int) -> Chunk:
+def _sizes(context: int) -> tuple[int, int, int]:
+    return min(16, context), min(64, context), min(256, context)
+
+
+def empty_chunk(shape: Shape, slots: int) -> Chunk:
     """A chunk that writes nothing."""
-    return Chunk(np.full(ROWS, slots, np.int32), *(np.zeros(s, np.int32) for s in ((ROWS, size), ROWS, ROWS)))
+    rows, tokens, _ = shape
+    return Chunk(np.full(rows, slots, np.int32), *(np.zeros(s, np.int32) for s in ((rows, tokens), rows, rows)))
 
 
-def next_chunk(filling: list[Slot], slots: int, context: int) -> Chunk:
-    """The next prompt tokens of the first ROWS slots, which are taken for written from here on."""
-    chosen, sizes = filling[:ROWS], chunk_sizes(context)
-    longest = max(len(s.pending) for s in chosen)
-    size = next((c for c in sizes if c >= longest), sizes[-1])
-    chunk = empty_chunk(size, slots)
-    for i, slot in enumerate(chosen):
-        part, slot.pending = slot.pending[:size], slot.pending[size:]
+def next_chunk(filling: Sequence[Slot], slots: int, context: int) -> tuple[Chunk, Shape]:
+    """The next prompt tokens of the first slots, which are taken for written from here on."""
+    shape = _shape(filling, context)
+    chunk = empty_chunk(shape, slots)
+    for i, slot in enumerate(filling[: shape.rows]):
+        part, slot.pending = slot.pending[: shape.tokens], slot.pending[shape.tokens :]
         chunk.rows[i], chunk.lengths[i], chunk.counts[i] = slot.index, len(slot.cached), len(part)
         chunk.tokens[i, : len(part)] = part
         slot.cached += part
-    return chunk
+    return chunk, shape
 
 
-def decode_slots(decoding: list[tuple[Slot, Job]], slots: int) -> Slots:
-    """What decoding needs of each of the engine's slots; those not in `decoding` are inactive."""
-    token, length, budget = (np.zeros(slots, np.int32) for _ in range(3))
-    active, seed = np.zeros(slots, bool), np.zeros(slots, np.uint32)
-    temperature, top_p, top_k = np.zeros(slots, np.float32), np.ones(slots, np.float32), np.zeros(slots, np.int32)
-    stop_ids = np.full((slots, STOPS), -1, np.int32)
-    for slot, job in decoding:
-        i, sampling = slot.index, job.request.sampling
+def _shape(filling: Sequence[Slot], context: int) -> Shape:
+    """The longest shape for a few long prompts, else the one that holds the most rows, or few if there are few."""
+    short, middle, long = _sizes(context)
+    if max(len(s.pending) for s in filling[:FEW]) > max(middle, long // 2):
+        return _fresh(filling[:FEW], context, FEW, long)
+    rows = FEW if len(filling) <= FEW else ROWS
+    longest = max(len(s.pending) for s in filling[:rows])
+    return _fresh(filling[:rows], context, rows, short if longest <= short else middle)
+
+
+def _fresh(chosen: Sequence[Slot], context: int, rows: int, tokens: int) -> Shape:
+    """The shape that looks at no cache where none of the slots has any, if there is one."""
+    fitting = [s for s in shapes(context) if s[:2] == (rows, tokens)]
+    return min(fitting, key=lambda s: s.span) if not any(s.cached for s in chosen) else max(fitting)
+
+
+def decode_shapes(slots: int, context: int) -> list[tuple[int, int]]:
+    """Every (rows, span) that `decode_shape` may choose. Rows: all slots, a quarter of them, and so on. Spans: SPAN and
+    its doubles, and the whole context, but long ones only where there are few rows: they cost little."""
+    doubles = [SPAN << i for i in range(context.bit_length()) if SPAN << i < context]
+    buckets = [slots]
+    while buckets[-1] > FEW:
+        buckets.append(max(FEW, -(-buckets[-1] // 4)))
+    return [(rows, span) for rows in buckets for span in (*doubles, context) if span in _wide(rows, slots, context)]
+
+
+def _wide(rows: int, slots: int, context: int) -> range:
+    least = min(context, SPAN * slots // rows)
+    return range(least, context + 1)
+
+
+def decode_shape(decoding: Sequence[tuple[Slot, Job]], slots: int, context: int) -> tuple[int, int]:
+    """The smallest shape that holds these rows and what they have cached."""
+    needed = max(len(slot.cached) for slot, _ in decoding)
+    return min(s for s in decode_shapes(slots, context) if s[0] >= len(decoding) and s[1] >= needed)
+
+
+def decode_slots(decoding: Sequence[tuple[Slot, Job]], rows: int, slots: int) -> tuple[np.ndarray, Slots]:
+    """Which cache rows decode, `rows` in all, and what decoding needs of them; those beyond `decoding` are inactive."""
+    index = np.full(rows, slots, np.int32)
+    token, length, budget = (np.zeros(rows, np.int32) for _ in range(3))
+    active, seed = np.zeros(rows, bool), np.zeros(rows, np.uint32)
+    temperature, top_p, top_k = np.zeros(rows, np.float32), np.ones(rows, np.float32), np.zeros(rows, np.int32)
+    stop_ids = np.full((rows, STOPS), -1, np.int32)
+    for i, (slot, job) in enumerate(decoding):
+        sampling, index[i] = job.request.sampling, slot.index
         token[i], length[i], budget[i] = job.last, len(slot.cached), job.budget - len(job.tokens)
         active[i], seed[i] = True, job.request.seed
         temperature[i], top_p[i], top_k[i] = sampling.temperature, sampling.top_p, min(sampling.top_k, 2**31 - 1)
         stop_ids[i, : len(sampling.stop_ids)] = sampling.stop_ids
-    return Slots(*map(jnp.asarray, (token, length, active, budget, temperature, top_p, top_k, seed, stop_ids)))
+    return index, Slots._make((token, length, active, budget, temperature, top_p, top_k, seed, stop_ids))
 
 
-def span(decoding: list[tuple[Slot, Job]], steps: int, context: int) -> int:
-    """Cache places to attend to: the smallest of `spans` that is enough for `steps` more tokens."""
-    needed = max(len(slot.cached) for slot, _ in decoding) + steps
-    return next((s for s in spans(context) if s >= needed), context)
-
-
-def spans(context: int) -> list[int]:
-    """Every number that `span` may choose: SPAN and its doubles, and the whole context."""
-    doubles = [SPAN << i for i in range(context.bit_length()) if SPAN << i < context]
-    return [*doubles, context]
+def copies(pairs: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.int32]:
+    """At most ROWS pairs of cache rows, from and to, as `copy` takes them."""
+    out = np.zeros((ROWS, 2), np.int32)
+    out[: len(pairs)] = pairs or np.zeros((0, 2))
+    return out, np.int32(len(pairs))

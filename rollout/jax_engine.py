@@ -17,7 +17,8 @@ import numpy as np
 
 from models.cache import KVCache, empty_cache
 from models.config import DecoderConfig
-from models.pure import Params, flatten, shapes
+from models.pure import Params, flatten
+from models.pure import shapes as param_shapes
 from rollout.engine import (
     SCORED,
     Completion,
@@ -29,8 +30,19 @@ from rollout.engine import (
     no_work,
     stop_length,
 )
-from rollout.jax_batches import STOPS, Chunk, chunk_sizes, decode_slots, empty_chunk, next_chunk, span, spans
-from rollout.jax_kernels import Slots, decode, prefill, score
+from rollout.jax_batches import (
+    ROWS,
+    STOPS,
+    Chunk,
+    copies,
+    decode_shape,
+    decode_shapes,
+    decode_slots,
+    empty_chunk,
+    next_chunk,
+    shapes,
+)
+from rollout.jax_kernels import copy, decode, prefill, score
 from rollout.jax_slots import Job, Settle, Slot, SlotTable
 from rollout.threads import settled_elsewhere
 from schemas.errors import RequestError, RunStopped
@@ -53,8 +65,9 @@ class JaxEngine:
     """Samples from a decoder on this process's devices, in float32. Without `params`, requests wait for an update.
 
     `slots` sequences decode at once, each of at most `max_length` tokens; requests and weights join between dispatches
-    of `decode_steps` tokens. All programs are compiled when the first weights come, none later. Requests with stop
-    strings need `decode`.
+    of `decode_steps` tokens. Its cache is of fixed size: rows of sessions that are not decoding serve others when they
+    are needed. When weights change, running streams keep their keys and values, or with `recompute` get new ones. All
+    programs are compiled when the first weights come, none later. Requests with stop strings need `decode`.
     """
 
     def __init__(
@@ -65,11 +78,13 @@ class JaxEngine:
         version: int = -1,
         slots: int = 32,
         max_length: int = 256,
-        decode_steps: int = 4,
+        decode_steps: int = 8,
+        recompute: bool = False,
         decode: Decode | None = None,
     ) -> None:
         self.version = version
         self._config, self._context, self._steps, self._text = config, max_length, decode_steps, decode
+        self._recompute = recompute
         self._params: Params | None = None
         self._cache: KVCache | None = None
         self._table = SlotTable(slots)
@@ -193,6 +208,8 @@ class JaxEngine:
             self._params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), update.params)
             if first:
                 self._compile()
+            else:
+                self._table.new_policy(recompute=self._recompute)
             with self._wake:
                 self.version = update.version
                 self._updates.popleft()
@@ -211,16 +228,24 @@ class JaxEngine:
     def _compile(self) -> None:
         """Run every program once without work: episodes that grow longer later must not wait for a compiler then."""
         slots = len(self._table.slots)
-        for size in chunk_sizes(self._context):
-            self._prefill(empty_chunk(size, slots))
-        for places in spans(self._context):
-            self._cache, *_ = self._dispatch(decode_slots([], slots), places)
+        self._copy([])
+        for shape in shapes(self._context):
+            self._prefill(empty_chunk(shape, slots), shape.span)
+        for rows, places in decode_shapes(slots, self._context):
+            self._dispatch([], rows, places)
 
-    def _prefill(self, chunk: Chunk) -> None:
-        self._cache = prefill(self._config, self._params, self._cache, *map(jnp.asarray, chunk))
+    def _copy(self, pairs: list[tuple[int, int]]) -> None:
+        self._cache = copy(self._cache, *copies(pairs))
 
-    def _dispatch(self, slots: Slots, places: int) -> tuple[KVCache, jax.Array, jax.Array, jax.Array]:
-        return decode(self._config, self._params, self._cache, slots, steps=self._steps, span=places)
+    def _prefill(self, chunk: Chunk, places: int) -> None:
+        self._cache = prefill(self._config, self._params, self._cache, *chunk, span=places)
+
+    def _dispatch(self, decoding: list[tuple[Slot, Job]], rows: int, places: int) -> list[np.ndarray]:
+        index, slots = decode_slots(decoding, rows, len(self._table.slots))
+        self._cache, *out = decode(
+            self._config, self._params, self._cache, index, slots, steps=self._steps, span=places
+        )
+        return [np.asarray(x) for x in out]
 
     def _admit(self) -> None:
         with self._wake:
@@ -232,11 +257,13 @@ class JaxEngine:
                 self._counters["prompt_tokens"] += len(job.request.token_ids)
 
     def _fill(self) -> None:
-        """One chunk of pre-fill for the requests that have waited longest."""
+        """What can be copied, then one chunk of pre-fill for the requests that have waited longest."""
+        while pairs := self._table.copies(ROWS):
+            self._copy(pairs)
         filling = self._table.filling()
         if filling:
-            chunk = next_chunk(filling, len(self._table.slots), self._context)
-            self._prefill(chunk)
+            chunk, shape = next_chunk(filling, len(self._table.slots), self._context)
+            self._prefill(chunk, shape.span)
             self._counters["prefilled_tokens"] += int(chunk.counts.sum())
             self._counters["dispatches"] += 1
 
@@ -245,13 +272,11 @@ class JaxEngine:
         decoding = self._table.decoding()
         if not decoding:
             return
-        slots, places = decode_slots(decoding, len(self._table.slots)), span(decoding, self._steps, self._context)
-        self._cache, *out = self._dispatch(slots, places)
-        tokens, logprobs, active = (np.asarray(x) for x in out)
+        rows, places = decode_shape(decoding, len(self._table.slots), self._context)
+        tokens, logprobs, counts = self._dispatch(decoding, rows, places)
         self._counters["dispatches"] += 1
-        for slot, job in decoding:
-            taken = active[:, slot.index]
-            self._take(slot, job, tokens[taken, slot.index].tolist(), logprobs[taken, slot.index].tolist())
+        for i, (slot, job) in enumerate(decoding):
+            self._take(slot, job, tokens[: counts[i], i].tolist(), logprobs[: counts[i], i].tolist())
 
     def _take(self, slot: Slot, job: Job, tokens: list[int], logprobs: list[float]) -> None:
         """Note what one dispatch sampled, up to a stop string, and answer the request if it is done."""
@@ -301,7 +326,7 @@ def _stopped(failure: BaseException | None) -> RunStopped:
 
 def _check_params(config: DecoderConfig, params: Params, version: int) -> None:
     """RequestError for weights of another model: they would be compiled anew, or fail all that is running."""
-    wanted, given = shapes(config), {name: tuple(x.shape) for name, x in flatten(params).items()}
+    wanted, given = param_shapes(config), {name: tuple(x.shape) for name, x in flatten(params).items()}
     for name in sorted(wanted.keys() | given.keys()):
         if wanted.get(name) != given.get(name):
             raise RequestError(

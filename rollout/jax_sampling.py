@@ -19,8 +19,8 @@ def sample(
     scaled = logits / jnp.where(warm, temperature, 1.0)[:, None]
     cut = warm & ((top_p < 1) | (top_k > 0))
     scaled = jax.lax.cond(jnp.any(cut), lambda x: truncated(x, top_p, top_k), lambda x: x, scaled)
-    noise = jax.vmap(_noise, in_axes=(0, 0, None))(seed, position, logits.shape[-1])
-    return jnp.argmax(jnp.where(warm[:, None], scaled + noise, logits), axis=-1).astype(jnp.int32)
+    noisy = scaled + gumbel(seed, position, logits.shape[-1])
+    return jnp.argmax(jnp.where(warm[:, None], noisy, logits), axis=-1).astype(jnp.int32)
 
 
 def truncated(logits: jax.Array, top_p: jax.Array, top_k: jax.Array) -> jax.Array:
@@ -52,6 +52,21 @@ def _threshold(ordered: jax.Array, mass: jax.Array, wanted: jax.Array) -> jax.Ar
     return jax.lax.fori_loop(0, 32, narrowed, jnp.zeros(ordered.shape[0], jnp.uint32))
 
 
-def _noise(seed: jax.Array, position: jax.Array, size: int) -> jax.Array:
-    key = jax.random.fold_in(jax.random.key(seed), position)
-    return jax.random.gumbel(key, (size,))
+def gumbel(seed: jax.Array, position: jax.Array, size: int) -> jax.Array:
+    """Standard Gumbel noise [R, size] decided by `seed` and `position` [R] alone.
+
+    A hash of (seed, position, place) by two rounds of MurmurHash3's finaliser, in place of JAX's threefry, which took a
+    quarter of a decoding step of a small model.
+    """
+    row = _mixed(seed.astype(jnp.uint32) ^ _mixed(position.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)))
+    place = jnp.arange(size, dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
+    bits = _mixed(_mixed(row[:, None] ^ place) + _mixed(row ^ jnp.uint32(0x85EBCA77))[:, None])
+    uniform = ((bits >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
+    return -jnp.log(-jnp.log(uniform))
+
+
+def _mixed(x: jax.Array) -> jax.Array:
+    """A bijection of uint32 in which every bit of the input moves half of the output's (Appleby, MurmurHash3)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

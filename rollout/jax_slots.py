@@ -1,4 +1,8 @@
-"""Book-keeping of the JAX engine's cache rows: who holds which, what is in it, who may have it next."""
+"""Book-keeping of the JAX engine's cache rows: who holds which, what is in it, who may have it next.
+
+A new session starts from a copy of the longest prefix of its stream that some other row holds or is about to hold, so
+the samples of a group fill in their prompt once. Only what the policy in use wrote from the first token on is copied.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout.engine import Finish, Request
+
+SHARED = 8
+"""A prefix that is shorter is not worth a copy."""
 
 Settle = Callable[[Any, BaseException | None], None]
 """Answers one who waits, from any thread: with a result, or an error."""
@@ -55,6 +62,21 @@ class Slot:
     job: Job | None = None
     used: int = 0
     """When it was last given a request or freed from one, as a count."""
+    clean: bool = False
+    """Whether the policy in use wrote all of `cached`."""
+    source: "Source | None" = None
+    """Where the start of `pending` will be copied from."""
+    epoch: int = 0
+    """Counts how often something else was put in the place of what was cached."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The first `length` tokens of another slot, as long as that holds the stream that it held then."""
+
+    slot: Slot
+    epoch: int
+    length: int
 
 
 class SlotTable:
@@ -91,23 +113,64 @@ class SlotTable:
         return min(idle, key=lambda s: (bool(s.session), s.used))
 
     def _give(self, slot: Slot, job: Job, context: int) -> None:
-        request = job.request
+        request, prompt = job.request, list(job.request.token_ids[:-1])
         if slot.session != request.session:
-            # What another episode left is not read, even where it agrees: an older policy may have written it.
             self._by_session.pop(slot.session, None)
             self._by_session[request.session] = slot
-            slot.session, slot.cached = request.session, []
-        prompt = list(request.token_ids[:-1])
-        keep = _common(slot.cached, prompt)
+            slot.session = request.session
+            keep = _common(slot.cached, prompt) if slot.clean else 0
+        else:
+            keep = _common(slot.cached, prompt)
+        slot.epoch += keep < len(slot.cached)
+        slot.clean |= not keep
         slot.cached, slot.pending = prompt[:keep], prompt[keep:]
+        slot.source = self._source(slot, prompt)
         job.budget = min(request.sampling.max_tokens, context - len(request.token_ids))
         slot.job = job
         self._touch(slot)
 
+    def _source(self, slot: Slot, prompt: list[int]) -> Source | None:
+        """The slot that holds, or will hold, most of the prompt, if that is well more than `slot` has itself."""
+        least, length, found = len(slot.cached) + SHARED, 0, slot
+        for other in self.slots if slot.clean and least <= len(prompt) else []:
+            if other is slot or not other.clean or other.source is not None:  # who waits may wait for this one
+                continue
+            stream = other.cached + other.pending
+            if stream[:least] == prompt[:least] and (common := _common(stream, prompt)) > length:
+                length, found = common, other
+        return Source(found, found.epoch, length) if length else None
+
+    def copies(self, most: int) -> list[tuple[int, int]]:
+        """Up to `most` pairs of rows, from and to, to be copied now; the slots are taken for filled from here on."""
+        pairs = []
+        for slot in self.slots:
+            source = slot.source
+            if source is None or not slot.pending or len(pairs) == most:
+                continue
+            held = len(source.slot.cached)
+            if source.slot.epoch == source.epoch and held < source.length and source.slot.pending:
+                continue
+            slot.source = None
+            length = min(source.length, held) if source.slot.epoch == source.epoch else 0
+            if length > len(slot.cached):
+                prompt = slot.cached + slot.pending
+                slot.cached, slot.pending = prompt[:length], prompt[length:]
+                pairs.append((source.slot.index, slot.index))
+        return pairs
+
     def free(self, slot: Slot) -> None:
         """Its request is over; the session keeps the row until someone else needs it."""
-        slot.job, slot.pending = None, []
+        slot.job, slot.pending, slot.source = None, [], None
         self._touch(slot)
+
+    def new_policy(self, *, recompute: bool) -> None:
+        """Another policy writes from here on. With `recompute`, it also writes again what running streams have."""
+        for slot in self.slots:
+            slot.clean, slot.source = False, None
+            if recompute:
+                slot.pending = slot.cached + slot.pending if slot.job is not None else []
+                slot.cached, slot.clean = [], True
+                slot.epoch += 1
 
     def free_cancelled(self) -> None:
         """Take slots back from requests that nobody waits for."""
@@ -126,8 +189,8 @@ class SlotTable:
         return [(s, s.job) for s in self.slots if s.job is not None and not s.pending]
 
     def filling(self) -> list[Slot]:
-        """Slots with prompt tokens left, the oldest request first."""
-        return sorted((s for s in self.slots if s.pending), key=lambda s: s.used)
+        """Slots with prompt tokens left that nobody else is filling in for them, the oldest request first."""
+        return sorted((s for s in self.slots if s.pending and s.source is None), key=lambda s: s.used)
 
     def jobs(self) -> list[Job]:
         return [s.job for s in self.slots if s.job is not None]
@@ -139,6 +202,8 @@ class SlotTable:
 
 def _common(a: list[int], b: list[int]) -> int:
     """Length of the longest common prefix."""
-    if a == b[: len(a)]:
-        return len(a)
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    least, most = 0, min(len(a), len(b))
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if a[least:middle] == b[least:middle] else (least, middle - 1)
+    return least

@@ -54,5 +54,6 @@ def _engine(
         slots=rollout.slots,
         max_length=rollout.max_length,
         decode_steps=rollout.decode_steps,
+        recompute=rollout.cache_on_update == "recompute",
         decode=tokenizer.decode,
     )

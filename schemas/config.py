@@ -115,7 +115,7 @@ class Rollout(Section):
     """Episodes in flight per worker."""
     slots: Positive = 32
     """Sequences the engine decodes at once."""
-    decode_steps: Positive = 4
+    decode_steps: Positive = 8
     """Tokens decoded per dispatch; new requests and new weights join between dispatches."""
     max_length: Positive = 256
     """Tokens of a whole episode (the context)."""
@@ -137,6 +137,10 @@ class Rollout(Section):
     engine differs more stops. An engine that computes in bfloat16 needs about 0.1."""
     weight_update: Literal["in_flight", "drain"] = "in_flight"
     """Swap weights between decode steps, or let running episodes finish first."""
+    cache_on_update: Literal["keep", "recompute"] = "keep"
+    """What becomes of the keys and values of running episodes when weights are swapped. `keep`: later tokens look at
+    those of the older policy, so their log-probs are not quite the newer one's; `recompute`: the newer one's, at the
+    price of reading the streams again. New episodes never look at an older policy's."""
     seal_rows: Positive = 64
     seal_bytes: Positive = 16_000_000
     seal_seconds: PositiveFloat = 2.0

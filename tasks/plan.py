@@ -13,7 +13,7 @@ from schemas.stage_parts import engine_part, rl_part, warm_up_part
 from schemas.version import SCHEMA_VERSION
 from schemas.warm_ups import WarmUp
 
-VERSIONS = {"scratch": 1, "sft": 3, "dpo": 2, "orpo": 2, "rl": 3, "evaluation": 2, "gate": 2}
+VERSIONS = {"scratch": 1, "sft": 3, "dpo": 2, "orpo": 2, "rl": 4, "evaluation": 3, "gate": 2}
 """The version that each kind of stage declares of itself."""
 
 

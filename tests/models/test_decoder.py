@@ -11,13 +11,13 @@ from flax import nnx
 from support.numpy_llama import logits as reference
 from support.tiny import TINY, lively
 
-from models.cache import KVCache, empty_cache, head, put_head, put_rows, take_rows
+from models.cache import KVCache, copy_rows, empty_cache, head, put_tokens, take_rows
 from models.decoder import Decoder
 from models.logprobs import of_tokens, token_logprobs
 from models.pure import Params, apply, extend, flatten, init_params, module, nest, shapes
 
 run = jax.jit(apply, static_argnums=0)
-grow = jax.jit(extend, static_argnums=0, static_argnames="last_only")
+grow = jax.jit(extend, static_argnums=0)
 score = jax.jit(token_logprobs, static_argnums=0)
 PARAMS = lively(init_params(TINY, seed=0))
 
@@ -96,26 +96,34 @@ def test_a_full_row_is_not_written_beyond_its_end():
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), full, after)))
 
 
-def test_last_only_gives_each_rows_last_real_logits():
-    tokens, _, _ = batch(3, 5)
-    counts = jnp.array([5, 1, 3])
-    cache = empty_cache(TINY, 3, 8)
-    every, _ = grow(TINY, PARAMS, tokens, cache, jnp.zeros(3, int), counts)
-    last, _ = grow(TINY, PARAMS, tokens, cache, jnp.zeros(3, int), counts, last_only=True)
-    np.testing.assert_allclose(last, every[jnp.arange(3), counts - 1], atol=1e-6)
+def test_steps_read_a_cache_and_write_beside_it(config, params):
+    """Rows of different lengths advance together; what they add can be put into the cache afterwards."""
+    tokens, positions, valid = batch(3, 12)
+    whole, lengths = run(config, params, tokens, positions, valid), jnp.array([2, 0, 7])
+    _, past = grow(config, params, tokens, empty_cache(config, 3, 12), jnp.zeros(3, int), lengths)
+    step = jax.jit(lambda *inputs: module(config, params).step(*inputs))
+    recent = empty_cache(config, 3, 5)
+    for number in range(5):
+        at = lengths + number
+        logits, recent = step(tokens[jnp.arange(3), at], past, lengths, recent, jnp.int32(number))
+        np.testing.assert_allclose(logits, whole[jnp.arange(3), at], atol=1e-5)
+    order = jnp.array([0, 2, 1])
+    rows, counts = jnp.array([0, 2, 9]), jnp.array([5, 4, 0])
+    longer = put_tokens(past, rows, lengths[order], counts, take_rows(recent, order))
+    _, expected = grow(config, params, tokens, empty_cache(config, 3, 12), jnp.zeros(3, int), jnp.array([7, 0, 11]))
+    for ours, theirs in zip(jax.tree.leaves(longer), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_rows_and_heads_of_a_cache_are_cut_and_put_back():
+def test_rows_and_heads_of_a_cache_are_cut_and_copied():
     tokens, _, _ = batch(3, 4)
     _, cache = grow(TINY, PARAMS, tokens, empty_cache(TINY, 3, 8), jnp.zeros(3, int), jnp.full(3, 4))
-    rows = jnp.array([2, 0])
-    one, short = take_rows(cache, rows), head(cache, 5)
+    one, short = take_rows(cache, jnp.array([2, 0])), head(cache, 5)
     assert (one.rows, one.length, short.length) == (2, 8, 5)
-    same = jax.tree.map(lambda a, b: bool((a == b).all()), put_head(put_rows(cache, rows, one), short), cache)
-    assert all(jax.tree.leaves(same))
-    dropped = put_rows(cache, jnp.array([7, 0]), one)
-    assert bool((dropped.keys[0][1:] == cache.keys[0][1:]).all())
-    assert bool((dropped.keys[0][0] == cache.keys[0][0]).all())
+    assert bool((one.keys[1][0] == cache.keys[1][2]).all())
+    copied = copy_rows(cache, jnp.array([[2, 0], [1, 2], [0, 1]]), jnp.int32(2))
+    for before, after in zip(jax.tree.leaves(cache), jax.tree.leaves(copied), strict=True):
+        assert bool((after == before[jnp.array([2, 1, 1])]).all())
 
 
 def test_engine_and_learner_log_probs_agree(config, params):
@@ -191,7 +199,7 @@ def test_decoding_compiles_once_however_lengths_vary():
     @partial(jax.jit, donate_argnums=1)
     def step(params, cache: KVCache, tokens, lengths, counts):
         traces.append(1)
-        return extend(TINY, params, tokens, cache, lengths, counts, last_only=True)
+        return extend(TINY, params, tokens, cache, lengths, counts)
 
     cache = empty_cache(TINY, 2, 16)
     for t in range(5):

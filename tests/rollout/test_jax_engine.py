@@ -37,10 +37,10 @@ def gate(monkeypatch):
     reached, go, count, real = threading.Event(), threading.Event(), [0], module.decode
 
     def decode(*args, **options):
-        count[0] += bool(args[3].active.any())
+        count[0] += bool(args[4].active.any())
         if count[0] == 3:
             reached.set()
-            go.wait(30)
+            go.wait(300)
         return real(*args, **options)
 
     monkeypatch.setattr(module, "decode", decode)
@@ -121,6 +121,51 @@ async def test_a_session_keeps_its_keys_and_values(make):
     assert engine.counters()["prefilled_tokens"] == 29 + 5  # and the last sampled token, less the stream's last
 
 
+async def test_a_prompt_is_filled_in_once_for_a_group(make):
+    """Also where it has not been filled in yet when the others come, and where only a part is common."""
+    engine, prompt = make(), stream(60)
+    asked = [request(prompt, session=f"g{i}", seed=i) for i in range(3)]
+    asked += [request(prompt[:40] + stream(9, 1), session="other", seed=1)]
+    done = await asyncio.gather(*[engine.generate(r) for r in asked])
+    assert engine.counters()["prefilled_tokens"] == 59 + 8
+    assert engine.counters()["prompt_tokens"] == 3 * 60 + 49
+    for one, answer in zip(asked, done, strict=True):
+        expected = learner_logprobs(POLICIES[0], one.token_ids + answer.token_ids, 12)
+        assert answer.logprobs == pytest.approx(expected, abs=1e-5)
+        alone = make()
+        assert (await alone.generate(one)).token_ids == answer.token_ids
+        await alone.close()
+
+
+async def test_a_prompt_is_filled_in_by_others_when_its_first_request_is_cancelled(make, gate):
+    reached, go = gate
+    engine, prompt = make(), stream(110)
+    ahead = asyncio.ensure_future(engine.generate(request(session="ahead", max_tokens=60)))
+    await asyncio.to_thread(reached.wait, 300)
+    asked = [request(prompt, session=str(i), seed=i) for i in range(3)]
+    running = [asyncio.ensure_future(engine.generate(r)) for r in asked]
+    await asyncio.sleep(0)
+    running[0].cancel()
+    go.set()
+    for one, task in zip(asked[1:], running[1:], strict=True):
+        answer = await task
+        assert answer.logprobs == pytest.approx(
+            learner_logprobs(POLICIES[0], one.token_ids + answer.token_ids, 12), abs=1e-5
+        )
+    await ahead
+
+
+async def test_no_prefix_is_shared_across_versions(make):
+    engine, prompt = make(), stream(60)
+    await engine.generate(request(prompt, session="a"))
+    await engine.update_weights(POLICIES[1], 1)
+    done = await engine.generate(request(prompt, session="b"))
+    assert engine.counters()["prefilled_tokens"] == 2 * 59
+    assert done.logprobs == pytest.approx(learner_logprobs(POLICIES[1], prompt + done.token_ids, 12), abs=1e-5)
+    await engine.generate(request(prompt, session="c"))
+    assert engine.counters()["prefilled_tokens"] == 2 * 59
+
+
 async def test_a_rewritten_history_is_read_anew(make):
     engine, tokens = make(), stream(30)
     await engine.generate(request(tokens))
@@ -156,7 +201,7 @@ async def test_an_update_lands_inside_a_turn(make, gate):
     reached, go = gate
     engine = make()
     running = asyncio.ensure_future(engine.generate(request(max_tokens=12)))
-    await asyncio.to_thread(reached.wait, 30)
+    await asyncio.to_thread(reached.wait, 300)
     update = asyncio.ensure_future(engine.update_weights(POLICIES[1], 1))
     await asyncio.sleep(0)
     go.set()
@@ -165,8 +210,30 @@ async def test_an_update_lands_inside_a_turn(make, gate):
     assert done.versions == (0,) * 6 + (1,) * 6
     before = learner_logprobs(POLICIES[0], PROMPT + done.token_ids[:6], 6)
     assert done.logprobs[:6] == pytest.approx(before, abs=1e-5)
-    after = learner_logprobs(POLICIES[0], PROMPT + done.token_ids, 6)
-    assert done.logprobs[6:] != pytest.approx(after, abs=1e-3)
+    after = learner_logprobs(POLICIES[1], PROMPT + done.token_ids, 6)
+    assert done.logprobs[6:] != pytest.approx(after, abs=1e-3), "it still looks at keys of policy 0"
+
+
+async def test_recomputing_makes_later_log_probs_the_new_policy_s(make, gate):
+    reached, go = gate
+    engine = make(recompute=True)
+    idle = await engine.generate(request(session="idle", max_tokens=2))
+    running = asyncio.ensure_future(engine.generate(request(max_tokens=12)))
+    await asyncio.to_thread(reached.wait, 300)
+    update = asyncio.ensure_future(engine.update_weights(POLICIES[1], 1))
+    await asyncio.sleep(0)
+    go.set()
+    await update
+    done = await running
+    old = done.versions.count(0)
+    assert done.versions == (0,) * old + (1,) * (12 - old)
+    assert 0 < old < 12
+    before = learner_logprobs(POLICIES[0], PROMPT + done.token_ids[:old], old)
+    after = learner_logprobs(POLICIES[1], PROMPT + done.token_ids, 12 - old)
+    assert done.logprobs == pytest.approx((*before, *after), abs=1e-5)
+    tokens = (*PROMPT, *idle.token_ids, *stream(3))
+    turn = await engine.generate(request(tokens, session="idle"))
+    assert turn.logprobs == pytest.approx(learner_logprobs(POLICIES[1], tokens + turn.token_ids, 12), abs=1e-5)
 
 
 async def test_two_requests_of_one_session_take_turns(make, gate):
@@ -180,7 +247,7 @@ async def test_two_requests_of_one_session_take_turns(make, gate):
         return done.token_ids
 
     first = asyncio.ensure_future(turn("first", seed=1, max_tokens=90))
-    await asyncio.to_thread(reached.wait, 30)
+    await asyncio.to_thread(reached.wait, 300)
     second = asyncio.ensure_future(turn("second", seed=2))
     other = asyncio.ensure_future(turn("other", session="other", max_tokens=1))
     await asyncio.sleep(0)
@@ -194,7 +261,7 @@ async def test_a_cancelled_request_frees_its_row_while_it_decodes(make, gate):
     reached, go = gate
     engine = make(slots=1)
     running = asyncio.ensure_future(engine.generate(request(max_tokens=100)))
-    await asyncio.to_thread(reached.wait, 30)
+    await asyncio.to_thread(reached.wait, 300)
     running.cancel()
     await asyncio.sleep(0)
     go.set()
