@@ -3,6 +3,7 @@
 A display and no record: a write that fails is told once, the run goes on, and the next round tries again.
 """
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -46,7 +47,9 @@ class Board:
         self._changed: dict[str, Make] = {}
         self._lock, self._news, self._closed = threading.Lock(), threading.Event(), threading.Event()
         self._complained = False
-        self._thread = threading.Thread(target=self._run, name="artifacts", daemon=True)
+        # Which server to talk to is a setting of this context; without it Prefect would start a server of its own.
+        here = contextvars.copy_context()
+        self._thread = threading.Thread(target=here.run, args=(self._run,), name="artifacts", daemon=True)
         self._thread.start()
 
     def change(self, name: str, make: Make) -> None:

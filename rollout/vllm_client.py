@@ -66,10 +66,10 @@ class VllmClient:
             return False
         return answer.status_code == 200
 
-    async def sample(self, token_ids: Sequence[int], sampling: dict[str, Any], model: str = "") -> Sampled:
+    async def sample(self, token_ids: Sequence[int], sampling: dict[str, Any]) -> Sampled:
         """Sample one continuation. Cancelling closes the connection, upon which the server ends the request."""
         wanted = {"logprobs": 0, "ignore_eos": True, "detokenize": False}
-        answer = await self._generate(token_ids, wanted | sampling, model)
+        answer = await self._generate(token_ids, wanted | sampling)
         choice, usage = answer["choices"][0], answer.get("usage") or {}
         tokens = tuple(choice["token_ids"])
         logprobs = tuple(float(t["logprob"]) for t in (choice["logprobs"] or {"content": ()})["content"])
@@ -81,7 +81,7 @@ class VllmClient:
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """Log-probs of token_ids[1:] given what comes before."""
-        answer = await self._generate(token_ids, {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}, "")
+        answer = await self._generate(token_ids, {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0})
         found = answer["prompt_logprobs"][1:]
         return tuple(float(f[str(t)]["logprob"]) for f, t in zip(found, token_ids[1:], strict=True))
 
@@ -118,16 +118,8 @@ class VllmClient:
         """What the weights in use are called from here on."""
         await self._call("POST", "/update_weight_version", {"new_version": f"{self._owner}:{version}"})
 
-    async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter (Hugging Face layout), or its newer weights, under `name`: a `model` of `sample`."""
-        await self._call(
-            "POST",
-            "/v1/load_lora_adapter",
-            {"lora_name": name, "lora_path": str(folder), "load_inplace": True},
-        )
-
-    async def _generate(self, token_ids: Sequence[int], sampling: dict[str, Any], model: str) -> dict[str, Any]:
-        body = {"token_ids": list(token_ids), "sampling_params": sampling} | ({"model": model} if model else {})
+    async def _generate(self, token_ids: Sequence[int], sampling: dict[str, Any]) -> dict[str, Any]:
+        body = {"token_ids": list(token_ids), "sampling_params": sampling}
         return await self._call("POST", "/inference/v1/generate", body)
 
     async def _rpc(self, method: str, *arguments: str) -> list[dict[str, Any]]:

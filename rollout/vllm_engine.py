@@ -6,7 +6,6 @@ Requests beyond `slots` a server wait here. What a server was sampling when it d
 import asyncio
 import time
 from collections.abc import Awaitable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from models.config import DecoderConfig
@@ -73,10 +72,6 @@ class VllmEngine:
         check_version(self._newest, version)
         self._newest = version
         await self._call(self._update(params, version))
-
-    async def load_adapter(self, name: str, folder: Path) -> None:
-        """Load a LoRA adapter, or its newer weights, on every server: they need --enable-lora."""
-        await self._call(self._fleet.everywhere(lambda client: client.load_adapter(name, folder)))
 
     def counters(self) -> dict[str, float]:
         return self._counters | {"engine_restarts": float(self._fleet.restarts)}

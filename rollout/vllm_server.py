@@ -16,6 +16,7 @@ from schemas.errors import RequestError, RunStopped
 
 SITE = Path(__file__).parent / "vllm_site"
 """What stands on the server's import path beside vLLM's own environment: the worker extension alone."""
+GUARD = Path(__file__).parent / "vllm_guard.py"
 ENVIRONMENT = "HEADRACE_VLLM_PYTHON"
 DEFAULT = Path(".venv-vllm/bin/python")
 """Where `make vllm-env` puts it."""
@@ -28,7 +29,7 @@ VAGUE = ("initialization failed", "EngineCore encountered an issue", "Engine cor
 def interpreter(settings: VllmServers) -> Path:
     """The Python that has vLLM: the setting, HEADRACE_VLLM_PYTHON, or what `make vllm-env` made; else RequestError."""
     named = settings.python or os.environ.get(ENVIRONMENT, "")
-    found = Path(named) if named else next((p for p in (DEFAULT, SITE.parents[1] / DEFAULT) if p.exists()), DEFAULT)
+    found = Path(named) if named else next((p for p in (DEFAULT, GUARD.parents[1] / DEFAULT) if p.exists()), DEFAULT)
     if not found.exists():
         raise RequestError(
             f"there is no Python at {found} to run vLLM with: run `make vllm-env`, set rollout.vllm.python or "
@@ -78,7 +79,7 @@ class VllmServer:
         return telling[-1].strip()[:400] if telling else "it ended without a word"
 
     def _spawn(self, folder: Path, port: int) -> subprocess.Popen[bytes]:
-        guard = [sys.executable, "-I", str(SITE.parent / "vllm_guard.py"), str(self._scratch)]
+        guard = [sys.executable, "-I", str(GUARD), str(self._scratch)]
         with self._log.open("wb") as log:
             return subprocess.Popen(
                 [*guard, *self._command(folder, port)], env=self._environment(), stdin=subprocess.PIPE, stdout=log,
@@ -92,7 +93,12 @@ class VllmServer:
             "worker-extension-cls": "headrace_vllm.Extension", "generation-config": "vllm",
             "uvicorn-log-level": "warning",
         }  # fmt: skip
-        switches = ["--enable-scale-out", "--skip-tokenizer-init", "--enable-prompt-tokens-details"]
+        switches = [
+            "--enable-scale-out",
+            "--skip-tokenizer-init",
+            "--enable-prompt-tokens-details",
+            "--disable-log-stats",
+        ]
         if self._on_cpu():
             switches.append("--enforce-eager")  # compiling for a CPU takes longer than it saves
         named = [part for key, value in options.items() for part in (f"--{key}", str(value))]
@@ -102,7 +108,7 @@ class VllmServer:
     def _environment(self) -> dict[str, str]:
         """The worker's, without its import path: names of our rooms would shadow vLLM's own dependencies."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        ours = {"PYTHONPATH": str(SITE), "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+        ours = {"PYTHONPATH": str(SITE), "VLLM_SERVER_DEV_MODE": "1"}
         quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         on_cpu = self._cpu_environment() if self._on_cpu() else {}
         return on_cpu | quiet | kept | ours

@@ -83,9 +83,10 @@ class Environment(Section):
 class VllmServers(Section):
     """The vLLM servers of each rollout worker (`rollout.engine = "vllm"`); see docs/engines.md."""
 
-    urls: tuple[str, ...] = ()
+    urls: tuple[Annotated[str, Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+)?(/\S*)?$")], ...] = ()
     """Servers that run already, between which requests are balanced. Whoever plays decides over their weights, so they
-    need `rollout.workers = 1` and `evaluation.workers = 1`. Empty: each worker and evaluation starts one."""
+    need `rollout.workers = 1`, `evaluation.workers = 1` and `evaluation.every = 0`. Empty: each worker and evaluation
+    starts one of its own."""
     python: str = ""
     """The interpreter of an environment with vLLM. Default: HEADRACE_VLLM_PYTHON, else what `make vllm-env` made."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -140,7 +141,7 @@ class Rollout(Section):
     cache_on_update: Literal["keep", "recompute"] = "keep"
     """What becomes of the keys and values of running episodes when weights are swapped. `keep`: later tokens look at
     those of the older policy, so their log-probs are not quite the newer one's; `recompute`: the newer one's, at the
-    price of reading the streams again. New episodes never look at an older policy's."""
+    price of reading the streams again (vLLM always does). New episodes never look at an older policy's."""
     seal_rows: Positive = 64
     seal_bytes: Positive = 16_000_000
     seal_seconds: PositiveFloat = 2.0
@@ -280,10 +281,11 @@ class Run(Section):
             raise ValueError(f"environment.tools registers `{sorted(repeated)[0]}` twice")
         if self.rollout.engine == "scripted" and not self.rollout.script:
             raise ValueError("rollout.engine = scripted needs rollout.script = `module:function`")
-        if self.rollout.vllm.urls and max(self.rollout.workers, self.evaluation.workers) > 1:
+        shared = max(self.rollout.workers, self.evaluation.workers) > 1 or self.evaluation.every
+        if self.rollout.vllm.urls and shared:
             raise ValueError(
                 "every worker and evaluation decides over the weights of its vLLM servers: with rollout.vllm.urls, set "
-                "rollout.workers = 1 and evaluation.workers = 1"
+                "rollout.workers = 1, evaluation.workers = 1 and evaluation.every = 0"
             )
         if self.rollout.engine == "vllm" and max(_temperatures(self)) > 2:
             raise ValueError("vLLM samples at temperatures up to 2: lower the temperature or take another engine")

@@ -41,7 +41,7 @@ def test_a_sample_that_never_returns_costs_its_group_a_deadline():
     for group in range(2):
         control.create_claim(store, BASE, group, worker.name, 0)
     worker.write(1, 0)
-    worker.writer.add(trajectory(0, 0))
+    worker.writer.add(trajectory(0, 0, worker=worker.name))
     worker.writer.seal()
     assert not made.tick()
     late[0], made.watch._next = 61.0, 0.0
@@ -115,7 +115,9 @@ def test_groups_go_by_number_and_not_by_the_prompt():
     made, worker = begin(store, run), FakeWorker(store, run)
     control.create_claim(store, BASE, 0, worker.name, 0)
     for sample in range(3):
-        worker.writer.add(trajectory(0, sample, tokens=(100 + sample, 2, 3, 4), reward=float(sample == 2)))
+        worker.writer.add(
+            trajectory(0, sample, worker=worker.name, tokens=(100 + sample, 2, 3, 4), reward=float(sample == 2))
+        )
     worker.writer.seal()
     assert made.tick()
     advantages = [row.advantage for row in records(store)[0].trained()]

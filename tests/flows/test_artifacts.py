@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 
 from flows import artifact_texts
 from flows.artifact_board import Artifact, Board, PrefectWrites
@@ -53,6 +54,16 @@ def test_a_thousand_quick_changes_are_few_writes_and_the_last_is_written() -> No
     board.close()
     assert len(taken.written) <= 4 and not said
     assert dict(taken.written) == {"progress": 999, "steps": -999}
+
+
+def test_writes_go_to_the_server_that_the_run_talks_to() -> None:
+    """A run without a Prefect server has one of its own, by a setting of its context: threads must not lose it."""
+    url, seen = "http://127.0.0.1:9/api", list[str | None]()
+    with temporary_settings({PREFECT_API_URL: url}):
+        board = Board(lambda *_: seen.append(get_current_settings().api.url), print)
+    board.change("progress", number(1))
+    board.close()
+    assert seen == [url]
 
 
 def test_changes_between_rounds_are_put_together() -> None:

@@ -143,5 +143,6 @@ def test_servers_by_url_are_not_shared():
     urls = 'rollout.vllm.urls=["http://a:8000","http://b:8000"]'
     alone = ["rollout.engine=vllm", "rollout.workers=1", "evaluation.workers=1", urls]
     assert len(parse(TEXT, "a.toml", alone).rollout.vllm.urls) == 2
-    with pytest.raises(RequestError, match=r"set rollout.workers = 1 and evaluation.workers = 1"):
-        parse(TEXT, "a.toml", [*alone, "rollout.workers=2"])
+    for shared in ("rollout.workers=2", "evaluation.workers=2", "evaluation.every=1"):
+        with pytest.raises(RequestError, match=r"set rollout.workers = 1, evaluation.workers = 1 and evaluation.every"):
+            parse(TEXT, "a.toml", [*alone, shared])

@@ -56,23 +56,25 @@ def small(rollout: dict[str, Any] | None = None, **rl: Any) -> Run:
     )
 
 
-def talkative() -> Params:
+def talkative(shape: DecoderConfig = SHAPE) -> Params:
     """Untrained parameters that end their turns now and then, so that episodes are scored and rewards differ.
 
     Every embedding leans one way and the end token's leans further, which makes it likely whatever came before.
     """
-    flat = flatten(init_params(SHAPE, seed=0))
+    flat = flatten(init_params(shape, seed=0))
     embedding = np.array(flat["model.embed_tokens.weight"])
     embedding[:, 0] += 0.1
     embedding[TOKENIZER.special("<|end|>"), 0] += 1.8
     return nest(flat | {"model.embed_tokens.weight": embedding})
 
 
-def lay_out(store: ObjectStore, folder: Path, run: Run, tasks: Sequence[Task] = TASKS) -> RLSpec:
+def lay_out(
+    store: ObjectStore, folder: Path, run: Run, tasks: Sequence[Task] = TASKS, shape: DecoderConfig = SHAPE
+) -> RLSpec:
     """Put weights, tasks and the stage's specification into the store, and the world into the folder."""
     (folder / "twice.py").write_text(WORLD)
     key, digest = put_tasks(store, tasks)
-    weights = save_weights(store, "weights", SHAPE, talkative(), TOKENIZER, "float32", "test")
+    weights = save_weights(store, "weights", shape, talkative(shape), TOKENIZER, "float32", "test")
     spec = RLSpec(
         run="test", key="0123", config=run.model_dump(mode="json"), folder=str(folder), seed=SEED, initial=weights,
         tasks=key, tasks_sha256=digest, environment_sha256=environment_sha256(run, folder),

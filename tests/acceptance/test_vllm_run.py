@@ -1,0 +1,56 @@
+"""RL with the rollouts on a real vLLM: what it says it sampled with is what the learner computes, step after step."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.real_stage import lay_out, small, train
+from support.rollouts import BASE, workers
+from support.vllm import SERVED, python_with_vllm
+
+from models.config import DecoderConfig
+from schemas import keys
+from schemas.manifest import PolicyManifest, Probe
+from storage import audit
+from storage.memory import MemoryStore
+
+QWEN3 = DecoderConfig.from_hf(
+    SERVED.to_hf() | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 272}
+)
+"""Its vocabulary is padded: the tokenizer has 263."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("steps", "rate", "staleness", "least"), [(50, 0.0, 2, 0.0), (20, 1e-2, 0, 0.01)], ids=["standing", "learning"]
+)
+def test_vllm_samples_with_the_learners_policy(
+    tmp_path: Path, steps: int, rate: float, staleness: int, least: float
+) -> None:
+    seen: list[dict[str, Any]] = []
+    vllm = {"engine": "vllm", "vllm": {"python": str(python_with_vllm())}, "lease_seconds": 60.0}
+    run = small(vllm, steps=steps, max_staleness=staleness, optimizer={"learning_rate": rate})
+    store = MemoryStore("vllm")
+    spec = lay_out(store, tmp_path, run, shape=QWEN3)
+    asyncio.run(train(store, spec, workers=1, report=lambda event, **f: seen.append({"event": event, **f})))
+
+    figures = [e["mismatch_kl"] for e in seen if e["event"] == "step"]
+    moves = [a.gap(b) for a, b in zip(probes(store, steps), probes(store, steps)[1:], strict=False)]
+    counters = workers(store)[0].counters
+    tokens = counters["tokens"]
+    print(f"mismatch_kl over {steps} steps: mean {sum(figures) / steps:.1e}, max {max(figures):.1e}; {tokens:g} tokens")
+    print(f"probe moves from {min(moves):.3g} to {max(moves):.3g} a step; {counters}")
+    assert len(figures) == steps
+    assert max(map(abs, figures)) < 1e-4, "rounding takes it a hair below 0"
+    assert min(moves) > least or rate == 0
+    assert counters["probe_passed"] + counters["probe_blind"] >= 2
+    assert (counters["probe_blind"] == 0) == (rate > 0)
+    assert counters["engine_restarts"] == 0
+    assert audit.verify(store, "test").ok
+
+
+def probes(store: MemoryStore, steps: int) -> list[Probe]:
+    """What the learner left with each published policy."""
+    found = [store.get(keys.policy_manifest(BASE, v)).data for v in range(steps + 1)]
+    return [PolicyManifest.from_bytes(data, "a policy").probe for data in found]
