@@ -239,7 +239,8 @@ def test_a_checkpoint_that_is_gone_is_refused(project: Path, root: str) -> None:
     case = ended(project, root)
     grade(case, (1.0, 0.5))
     store = case.session.store
-    store.delete(f"{case.weights.prefix}/config.json")
+    for key in store.list(f"{case.weights.prefix}/"):
+        store.delete(key)
     with pytest.raises(RequestError, match="the weights of small@3 are no longer in"):
         promote.promote(case, nobody)
     store.delete(keys.checkpoint_manifest(keys.rl("small", case.session.survey().rl.key), 3))
