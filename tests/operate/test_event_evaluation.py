@@ -73,8 +73,10 @@ def test_a_checkpoint_is_evaluated_by_its_event_while_training_goes_on(watched: 
     watched.timed("it plays → the reports of start and checkpoint", lambda: report_of(watched, 30))
     (manifest,) = watched.runs().values()
     base = keys.rl(manifest.run, manifest.stages["rl"])
-    assert before < steps(watched) < STEPS and watched.store.head(keys.rl_manifest(base)) is None
     watched.timings["steps made meanwhile"] = steps(watched) - before
+    before = steps(watched)
+    watched.timed("a step after the report", lambda: steps(watched) > before)
+    assert steps(watched) < STEPS and watched.store.head(keys.rl_manifest(base)) is None
     first = watched.site.runs("evaluate-run/watched")[0]
     assert first.parameters == {"root": watched.root, "run": manifest.run} and not first.auto_scheduled
 

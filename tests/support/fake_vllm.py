@@ -17,7 +17,7 @@ class FakeVllm:
 
     def __init__(self, config, params, *, context=128, slots=4):
         self._made = config, params, context, slots
-        self._runner = None
+        self._runner = self._begun = None
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self._port = found.getsockname()[1]
@@ -43,12 +43,14 @@ class FakeVllm:
 
     async def start(self):
         """Begin to serve, if it does not; again with the first weights, as a server that was started anew."""
-        if self._runner is not None:
-            return
+        if self._begun is None:
+            self._begun = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._begun)  # whoever asked first may be cancelled; the others still wait for it
+
+    async def _start(self):
         config, params, context, slots = self._made
         self._config, self._context = config, context
         self._version, self._generation, self._params = "default", 0, params
-        self._engine = JaxEngine(config, params, version=0, slots=slots, max_length=context, decode_steps=2)
         self.healthy = True
         self._going = asyncio.Event()
         self._going.set()
@@ -60,14 +62,16 @@ class FakeVllm:
             ("POST", "/update_weight_version", self._called), ("POST", "/reset_prefix_cache", self._reset),
         ):  # fmt: skip
             app.router.add_route(method, path, handler)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
-        await site.start()
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self._port, reuse_address=True).start()
+        self._engine = JaxEngine(config, params, version=0, slots=slots, max_length=context, decode_steps=2)
+        self._runner = runner
 
     async def stop(self):
         """Go away; open connections break."""
         runner, self._runner = self._runner, None
+        self._begun = None
         if runner is not None:
             await runner.cleanup()
             await self._engine.close()

@@ -30,7 +30,7 @@ def supervised(how: signal.Signals) -> tuple[int, bool, list[Event]]:
 
     outcome = keep_running(
         Command("process", "rude_processes", ("works",)), take, stop=lambda: len(pids) > 1, silence=2.0, start=60.0,
-        grace=1.0, restarts=Restarts(pause=0.01),
+        grace=5.0, restarts=Restarts(pause=0.01),
     )  # fmt: skip
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
     return outcome.code, outcome.stopped, events

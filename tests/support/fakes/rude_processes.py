@@ -114,7 +114,8 @@ def locked() -> None:
 
 
 def works() -> None:
-    """Progress without end, until it is told to stop; says first who it is."""
+    """Progress without end, until it is told to stop; says who it is once the first was seen."""
+    beat()
     emit("ready", pid=os.getpid())
     while not stop_requested():
         beat()
