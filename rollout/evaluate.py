@@ -83,10 +83,6 @@ class Evaluation:
         policy = Policy(0, *await asyncio.to_thread(load, self._store, spec.weights))
         identity = Identity(spec.run, spec.seed, self._worker)
         made = await set_up(config, spec.folder, policy, identity, spec.temperature)
-        if config.rollout.engine == "vllm":  # a server may hold on to what it held before
-            count = min(SCORED, config.rollout.max_length - 1)
-            await Prover(made.engine, config.rollout.probe_tolerance).alone(policy.params, policy.version, count)
-        del policy  # the engine has weights of its own
         sealer = Sealer(shard_writer(self._store, spec.output, self._worker, made.metadata, config))
         orchestrator = RolloutOrchestrator(
             made.collector.collect,
@@ -102,6 +98,10 @@ class Evaluation:
             return self._stop()
 
         try:
+            if config.rollout.engine == "vllm":  # a server may hold on to what it held before
+                count = min(SCORED, config.rollout.max_length - 1)
+                await Prover(made.engine, config.rollout.probe_tolerance).alone(policy.params, policy.version, count)
+            del policy  # the engine has weights of its own
             await orchestrator.run(self._jobs(), turn)
             if self._stop():
                 raise RunStopped(f"the evaluation of {spec.checkpoint} was stopped: run it again")
@@ -163,7 +163,7 @@ class Evaluation:
             tokens=float(np.mean([len(r.tokens) for r in rows])),
             scores=task_scores(self._tasks, rows),
             statuses=dict(Counter(r.status for r in rows)),
-            trajectories=f"{spec.output}/trajectories/{self._worker}",
+            trajectories=f"{keys.trajectories(spec.output)}/{self._worker}",
             code=code_version(),
             seconds=seconds,
         )

@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rollouts import TASKS, config, load, put_tasks, sealed
+from support.engines import POLICIES
+from support.rollouts import TASKS, TOKENIZER, config, load, put_tasks, sealed
+from support.tiny import TINY
 
+from rollout import vllm_engine
 from rollout.evaluate import Evaluation
+from rollout.probe import EngineUnproved
+from rollout.scripted import ScriptedEngine
 from rollout.statistics import wilson
 from schemas import keys
 from schemas.errors import RunStopped
@@ -33,12 +38,14 @@ def evaluation(
     store: MemoryStore | None = None,
     kinds: dict[str, str] | None = None,
     pass_at: tuple[int, ...] = (1,),
+    engine: str = "scripted",
     **options: Any,
 ) -> tuple[MemoryStore, Any]:
     """`kinds`: the category of each task, `hard` where it is not named; none: tasks have no categories."""
     store = store or MemoryStore()
     tasks = [replace(t, extra={"kind": kinds.get(t.id, "hard")}) for t in TASKS] if kinds else TASKS
     settings = {"pass_at": pass_at, "samples": 3, "category": "kind" if kinds else ""}
+    playing = {"script": f"scripts:{script}", "engine": engine}
     (folder / "scripts.py").write_text(SCRIPTS)
     key, digest = put_tasks(store, tasks)
     store.put("weights/weights", b"w")
@@ -47,7 +54,7 @@ def evaluation(
         name="candidate",
         checkpoint="test@4",
         weights=WeightsRef(prefix="weights", sha256="a" * 64),
-        config=config(rollout={"script": f"scripts:{script}"}, evaluation=settings).model_dump(mode="json"),
+        config=config(rollout=playing, evaluation=settings).model_dump(mode="json"),
         folder=str(folder),
         tasks=key,
         tasks_sha256=digest,
@@ -62,9 +69,8 @@ def evaluation(
     made = Evaluation(
         store,
         spec,
-        load=load,
         report=lambda event, **f: events.append({"event": event} | f),
-        **({"stop": bool} | options),
+        **({"stop": bool, "load": load} | options),
     )
     made.events = events  # type: ignore[attr-defined]
     return store, made
@@ -114,3 +120,36 @@ async def test_a_stop_leaves_no_report(tmp_path: Path) -> None:
     with pytest.raises(RunStopped, match="was stopped"):
         await made.run()
     assert store.head(keys.evaluation_report(OUTPUT)) is None
+
+
+class Restless(ScriptedEngine):
+    """Stands in for servers that compute something else each time."""
+
+    closed = 0
+
+    def __init__(self, *_: Any, version: int, **__: Any) -> None:
+        super().__init__(lambda *_: [1], version=version)
+        self.scores = 0
+
+    async def start(self) -> None:
+        pass
+
+    async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
+        self.scores += 1
+        return {"the restless engine": (-float(self.scores),) * (len(token_ids) - 1)}
+
+    async def close(self) -> None:
+        Restless.closed += 1
+        await super().close()
+
+
+async def test_an_engine_that_is_not_proved_plays_nothing_and_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_engine, "VllmEngine", Restless)
+    monkeypatch.setattr(Restless, "closed", 0)
+    store, made = evaluation(tmp_path, "half", engine="vllm", load=lambda *_: (TINY, POLICIES[0], TOKENIZER))
+    with pytest.raises(EngineUnproved, match="the restless engine does not hold policy 0"):
+        await made.run()
+    assert Restless.closed == 1
+    assert not sealed(store, OUTPUT)
