@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from rollout.probe import EngineUnproved
 from schemas.trajectory import Trajectory
 from storage.shards import ShardWriter
 
@@ -34,18 +33,12 @@ class Sealer:
 
     @contextmanager
     def holding(self) -> Generator[None]:
-        """Set aside what finishes meanwhile; dropped, with all that follows, if the engine turns out to be unproved."""
-        self._held, proved = (held := []), True
-        try:
-            yield
-        except EngineUnproved:
-            proved = False
-            raise
-        finally:
-            if proved:
-                self._held = None
-                for row in held:
-                    self._keep(row)
+        """Set aside what finishes meanwhile; dropped, with all that follows, if the engine was not proved then."""
+        self._held = held = []
+        yield  # an error goes through: whatever it is, there is no proof
+        self._held = None
+        for row in held:
+            self._keep(row)
 
     def _keep(self, row: Trajectory) -> None:
         if self._sealing is None:

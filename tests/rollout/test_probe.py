@@ -21,6 +21,7 @@ from rollout.jax_kernels import score
 from rollout.probe import EngineUnproved, Prover, renumbered
 from rollout.scripted import ScriptedEngine
 from rollout.worker import Worker
+from schemas.errors import RunStopped
 from schemas.manifest import Probe
 
 UNTIED = dataclasses.replace(TINY, tie_word_embeddings=False)
@@ -156,19 +157,37 @@ def told(version: int) -> Probe:
 class Forgetful(ScriptedEngine):
     """Claims the first policy's log-probs forever, and takes its time to say so."""
 
-    scoring = asyncio.Event()
+    scored = 0
 
     async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
         if self.version > 0:
-            self.scoring.set()
             await asyncio.sleep(0.3)
+            type(self).scored += 1
         return {"the forgetful engine": told(0).logprobs}
 
 
+class Speechless(Forgetful):
+    """Fails where it should prove a later policy."""
+
+    async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
+        found = await super().score(token_ids)
+        if self.version > 0:
+            raise RunStopped("the engine went away")
+        return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        (Forgetful, EngineUnproved, "the forgetful engine does not hold policy 1"),
+        (Speechless, RunStopped, "the engine went away"),
+    ],
+)
 async def test_a_worker_stops_and_seals_nothing_of_an_engine_that_is_not_proved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Forgetful], error: type[RunStopped], message: str
 ) -> None:
-    monkeypatch.setattr(make_engine, "ScriptedEngine", lambda *a, **k: Forgetful(*a, seconds=0.02, **k))
+    monkeypatch.setattr(kind, "scored", 0)
+    monkeypatch.setattr(make_engine, "ScriptedEngine", lambda *a, **k: kind(*a, seconds=0.02, **k))
     monkeypatch.setattr(probe.Prover, "start", probe_only)
     (tmp_path / "scripts.py").write_text("from support.rollouts import give_up, solve")
     store, spec = stage(config(rollout={"max_concurrency": 8}), str(tmp_path), published=False)
@@ -186,9 +205,9 @@ async def test_a_worker_stops_and_seals_nothing_of_an_engine_that_is_not_proved(
         while len(sealed(store)) < 40:
             await asyncio.sleep(0.005)
     put_window(store, 600, version=1, low=2)
-    with pytest.raises(EngineUnproved, match="the forgetful engine does not hold policy 1"):
+    with pytest.raises(error, match=message):
         await working
-    assert Forgetful.scoring.is_set()
+    assert kind.scored == 1
     rows, (state,) = sealed(store), workers(store)
     assert {v for row in rows for v in row.versions} == {0}
     assert state.state == "left"
