@@ -12,12 +12,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from models.chat import ParsedTurn, control, format_digest
+from models.chat_calls import MalformedCall
 from models.tokenizer import Tokenizer
 from schemas.messages import Message, ToolCall, ToolSpec
-
-
-class MalformedCall(Exception):
-    """A call that cannot be read; the text is for the model."""
 
 
 class TagFormat:

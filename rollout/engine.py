@@ -1,7 +1,8 @@
 """What an episode asks of an engine: tokens in, tokens out, with log-probs and the policy version of every token.
 
 A request carries the whole stream so far; an engine may keep keys and values of a session between turns, but must not
-let that change what is sampled. Asked by `rollout.collect`; kept by `rollout.jax_engine` and `rollout.scripted`.
+let that change what is sampled. Asked by `rollout.collect`; kept by `rollout.jax_engine`, `rollout.vllm_engine` and
+`rollout.scripted`.
 """
 
 import math
@@ -119,6 +120,15 @@ def check_scored(token_ids: tuple[int, ...]) -> None:
     """RequestError for streams that `Engine.score` does not take."""
     if not 1 < len(token_ids) <= SCORED:
         raise RequestError(f"a stream of {len(token_ids)} tokens can't be scored: give 2 to {SCORED}")
+
+
+def check_ids(token_ids: Sequence[int], vocabulary: int) -> None:
+    """RequestError for ids that the model does not have: JAX would clip them in silence, vLLM would die of them."""
+    wrong = [t for t in token_ids if not 0 <= t < vocabulary]
+    if wrong:
+        raise RequestError(
+            f"token {wrong[0]} is not in the model's vocabulary of {vocabulary}: is it the right tokenizer?"
+        )
 
 
 def check_request(request: Request, context: int, decode: Decode | None) -> None:

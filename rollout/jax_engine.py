@@ -24,6 +24,7 @@ from rollout.engine import (
     Completion,
     Decode,
     Request,
+    check_ids,
     check_request,
     check_scored,
     check_version,
@@ -67,7 +68,8 @@ class JaxEngine:
     `slots` sequences decode at once, each of at most `max_length` tokens; requests and weights join between dispatches
     of `decode_steps` tokens. Its cache is of fixed size: rows of sessions that are not decoding serve others when they
     are needed. When weights change, running streams keep their keys and values, or with `recompute` get new ones. All
-    programs are compiled when the first weights come, none later. Requests with stop strings need `decode`.
+    programs that sample are compiled when the first weights come, none later, and that of `score` at its first use.
+    Requests with stop strings need `decode`.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class JaxEngine:
         stop_ids = request.sampling.stop_ids
         if len(stop_ids) > STOPS:
             raise RequestError(f"a request may name {STOPS} stop tokens, not {len(stop_ids)}")
-        self._check_ids((*request.token_ids, *stop_ids))
+        check_ids((*request.token_ids, *stop_ids), self._config.vocab_size)
         done, settle = settled_elsewhere()
         job = Job(request, settle, time.monotonic())
         with self._wake:
@@ -141,7 +143,7 @@ class JaxEngine:
 
     async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
         check_scored(token_ids)
-        self._check_ids(token_ids)
+        check_ids(token_ids, self._config.vocab_size)
         done, settle = settled_elsewhere()
         with self._wake:
             self._check_running()
@@ -157,15 +159,6 @@ class JaxEngine:
             self._closed = True
             self._wake.notify()
         await asyncio.to_thread(self._thread.join)
-
-    def _check_ids(self, token_ids: tuple[int, ...]) -> None:
-        """Ids that the model does not have would be clipped in silence."""
-        size = self._config.vocab_size
-        wrong = [t for t in token_ids if not 0 <= t < size]
-        if wrong:
-            raise RequestError(
-                f"token {wrong[0]} is not in the model's vocabulary of {size}: is it the right tokenizer?"
-            )
 
     def _check_running(self) -> None:
         if self._failure is not None or self._closed:

@@ -10,11 +10,21 @@ from typing import Any, TypeVar
 
 from models.config import DecoderConfig
 from models.tokenizer import Tokenizer
-from rollout.engine import Completion, Finish, Request, check_request, check_scored, check_version, no_work, stop_length
+from rollout.engine import (
+    Completion,
+    Finish,
+    Request,
+    check_ids,
+    check_request,
+    check_scored,
+    check_version,
+    no_work,
+    stop_length,
+)
 from rollout.vllm_client import Sampled
 from rollout.vllm_fleet import VllmFleet
 from schemas.config import VllmServers
-from schemas.errors import RequestError, RunStopped
+from schemas.errors import RunStopped
 
 Found = TypeVar("Found")
 BANNED = -100.0
@@ -57,12 +67,12 @@ class VllmEngine:
 
     async def generate(self, request: Request) -> Completion:
         check_request(request, self._context, self._tokenizer.decode)
-        self._check_ids((*request.token_ids, *request.sampling.stop_ids))
+        check_ids((*request.token_ids, *request.sampling.stop_ids), self._vocabulary)
         return await self._call(self._turn(request))
 
     async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
         check_scored(token_ids)
-        self._check_ids(token_ids)
+        check_ids(token_ids, self._vocabulary)
         return await self._call(self._scores(token_ids))
 
     def release(self, session: str) -> None:
@@ -103,14 +113,6 @@ class VllmEngine:
     def _check_running(self) -> None:
         if self._closed:
             raise RunStopped("the engine is closed")
-
-    def _check_ids(self, token_ids: tuple[int, ...]) -> None:
-        """An id that the model does not have would end the whole server."""
-        wrong = [t for t in token_ids if not 0 <= t < self._vocabulary]
-        if wrong:
-            raise RequestError(
-                f"token {wrong[0]} is not in the model's vocabulary of {self._vocabulary}: is it the right tokenizer?"
-            )
 
     async def _update(self, params: Any, version: int) -> None:
         async with self._updating:

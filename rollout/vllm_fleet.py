@@ -5,6 +5,7 @@ prefix cache; a new one goes to the server with the fewest requests.
 """
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -78,21 +79,14 @@ class VllmFleet:
             finally:
                 server.in_flight -= 1
 
-    async def everywhere(self, work: Callable[[VllmClient], Awaitable[Found]]) -> dict[str, Found]:
-        """Every server's answer by its URL."""
-        found: dict[str, Found] = {}
-        waiting = list(self._servers)
-        while waiting:
-            try:
-                answer = await self._try(waiting[0], work)
-            except ServerGone:
-                continue
-            found[waiting.pop(0).client.url] = answer
-        return found
-
     async def score(self, token_ids: tuple[int, ...]) -> dict[str, tuple[float, ...]]:
         """Every server's log-probs of token_ids[1:], by its URL."""
-        found = await self.everywhere(lambda client: client.score(token_ids))
+        found: dict[str, tuple[float, ...]] = {}
+        waiting = list(self._servers)
+        while waiting:
+            with contextlib.suppress(ServerGone):  # its successor is asked
+                answer = await self._try(waiting[0], lambda client: client.score(token_ids))
+                found[waiting.pop(0).client.url] = answer
         self._scored = token_ids, next(iter(found.values()))
         return found
 
