@@ -197,16 +197,21 @@ async def test_another_session_never_reads_an_older_policy_s_keys(make):
     assert done.logprobs == pytest.approx(learner_logprobs(POLICIES[1], PROMPT + done.token_ids, 12), abs=1e-5)
 
 
-async def test_an_update_lands_inside_a_turn(make, gate):
+async def turn_with_an_update(engine, gate):
+    """A turn of 12 tokens during which policy 1 comes."""
     reached, go = gate
-    engine = make()
     running = asyncio.ensure_future(engine.generate(request(max_tokens=12)))
     await asyncio.to_thread(reached.wait, 300)
     update = asyncio.ensure_future(engine.update_weights(POLICIES[1], 1))
     await asyncio.sleep(0)
     go.set()
     await update
-    done = await running
+    return await running
+
+
+async def test_an_update_lands_inside_a_turn(make, gate):
+    engine = make()
+    done = await turn_with_an_update(engine, gate)
     assert done.versions == (0,) * 6 + (1,) * 6
     before = learner_logprobs(POLICIES[0], PROMPT + done.token_ids[:6], 6)
     assert done.logprobs[:6] == pytest.approx(before, abs=1e-5)
@@ -215,16 +220,9 @@ async def test_an_update_lands_inside_a_turn(make, gate):
 
 
 async def test_recomputing_makes_later_log_probs_the_new_policy_s(make, gate):
-    reached, go = gate
     engine = make(recompute=True)
     idle = await engine.generate(request(session="idle", max_tokens=2))
-    running = asyncio.ensure_future(engine.generate(request(max_tokens=12)))
-    await asyncio.to_thread(reached.wait, 300)
-    update = asyncio.ensure_future(engine.update_weights(POLICIES[1], 1))
-    await asyncio.sleep(0)
-    go.set()
-    await update
-    done = await running
+    done = await turn_with_an_update(engine, gate)
     old = done.versions.count(0)
     assert done.versions == (0,) * old + (1,) * (12 - old)
     assert 0 < old < 12
