@@ -44,6 +44,7 @@ def fire(config: Any, folder: str, root: str, run: str, schedule: str) -> Any:
 def _fire(config: Run, folder: Path, root: str, run: str, schedule: str) -> Any:
     store = open_store(root_url(root, config, folder))
     name = run or _name(store, schedule or config.name)
+    lease = None
     with ExitStack() as stack:
         try:
             if schedule:
@@ -58,6 +59,8 @@ def _fire(config: Run, folder: Path, root: str, run: str, schedule: str) -> Any:
             stack.enter_context(session.opened(request, manifest, lines.Lines()))
         except LeaseTaken as error:
             return Cancelled(message=f"this firing ({name}) was refused: {error}")
+        if lease is not None and lease.lost:  # while no session was open that `_lost` could stop
+            raise RunStopped(takeover.LOST)
         return driver.drive(name)
 
 

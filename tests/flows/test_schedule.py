@@ -1,5 +1,6 @@
 """Schedules: what a deployment holds, which requests are refused, and what a firing makes of what it finds."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,23 @@ def test_a_firing_that_loses_its_schedule_while_it_takes_over_opens_no_run(
         taking.result()
     assert state.is_failed() and "another firing of the schedule has taken over" in str(state.message)
     assert [m.run for m in runs_of(root)] == [dead]
+
+
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_firing_that_loses_its_schedule_before_it_drives_trains_nothing(
+    project: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, key = open_store(root), keys.schedule_lease("small")
+    monkeypatch.setitem(acquire.__kwdefaults__, "seconds", 1.0)
+
+    def lose_the_schedule(_: Any) -> None:
+        store.put(key, Lease(owner="other", host="elsewhere", pid=1, seconds=1.0, beat=0).to_bytes())
+        until(lambda: not any(t.name == f"lease {key}" for t in threading.enumerate()), "the loss is noticed")
+
+    monkeypatch.setattr("flows.firing.worker_pool.check", lose_the_schedule)
+    state = fire(project, root)
+    assert state.is_failed() and "another firing of the schedule has taken over" in str(state.message)
+    assert not [stored for stored in store.list("runs/") if "/rl-" in stored] and not store.list("stages/")
 
 
 def fire(project: Path, root: str) -> Any:
