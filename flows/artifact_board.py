@@ -5,7 +5,6 @@ A display and no record: a write that fails is told once, the run goes on, and t
 
 import contextvars
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -121,9 +120,3 @@ class PrefectWrites:
                 flow_run_id=self._flow_run,
             )
             self._made[name] = client.create_artifact(made).id
-
-
-def elapsed(started: float) -> str:
-    """Time since a moment of the monotonic clock, for people."""
-    seconds = int(time.monotonic() - started)
-    return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from flows.artifact_board import Artifact
+from flows.lines import figure
 from schemas import keys
 from schemas.evaluation import EvaluationReport
 from storage.expired import newest_whole
@@ -42,7 +42,7 @@ def steps(found: Mapping[int, Event], run: str) -> Artifact | None:
     """Reward and staleness by step. `found`: the events of steps that this flow run has seen."""
     if not found:
         return None
-    shown = [{name: _cell(found[step].get(name), how) for name, how in COLUMNS.items()} for step in _chosen(found)]
+    shown = [{name: figure(found[step].get(name), how) for name, how in COLUMNS.items()} for step in _chosen(found)]
     left_out = len(found) - len(shown)
     more = f"; {left_out} of {len(found)} steps are left out" if left_out else ""
     return Artifact("table", json.dumps(shown), f"Steps of {run} that this flow run has seen{more}")
@@ -80,7 +80,7 @@ def report(session: Session, ended: str, last: Event | None, took: str) -> Artif
     lines = [f"# {_plain(run)}: {_plain(ended or 'running')}", "", f"In `{session.store.url}`, driven for {took}.", ""]
     lines += _table(("stage", "state", "key"), [(s.name, s.state, s.key) for s in found.stages])
     if last is not None:
-        figures = [(name, _cell(last.get(name), how)) for name, how in COLUMNS.items()]
+        figures = [(name, figure(last.get(name), how)) for name, how in COLUMNS.items()]
         lines += ["", "## Newest step", "", *_table(("figure", "value"), figures)]
     if any(e.report for e in found.evaluations) or found.decision:
         lines += ["", "## Result", "", "```", *(_cut(line) for line in summary(run, found)), "```"]
@@ -135,10 +135,6 @@ def _place(store: ObjectStore, key: str) -> str:
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(_plain(str(cell)) for cell in line) + " |" for line in lines]
-
-
-def _cell(value: Any, how: str) -> str:
-    return format(value, how) if isinstance(value, int | float) else "–"
 
 
 def _plain(text: str) -> str:

@@ -8,14 +8,12 @@ import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from flows import artifact_texts, flow_runs
-from flows.artifact_board import Artifact, Board, PrefectWrites, elapsed
+from flows.artifact_board import Artifact, Board, PrefectWrites
 from tasks.children import Event
 from tasks.session import Session, Sink
-
-_KEPT = 4000
-"""Steps that are kept for the table; of more, every second one."""
 
 
 @contextmanager
@@ -64,8 +62,6 @@ class _View:
             self.look()
 
     def _note(self, event: Event) -> None:
-        if len(self._steps) > _KEPT:
-            self._steps = dict(list(self._steps.items())[::2])
         self._steps[event["step"]] = {name: event.get(name) for name in artifact_texts.COLUMNS}
         self._last = event
         self._board.change("progress", lambda: artifact_texts.progress(event))
@@ -74,7 +70,8 @@ class _View:
             self.look()
 
     def _report(self) -> Artifact:
-        return artifact_texts.report(self._session, self._ended, self._last, elapsed(self._started))
+        took = timedelta(seconds=int(time.monotonic() - self._started))
+        return artifact_texts.report(self._session, self._ended, self._last, str(took))
 
     def look(self) -> None:
         """The run has come to another stage: everything that the store says may be new."""

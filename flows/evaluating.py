@@ -10,7 +10,7 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.states import Failed
 
-from flows import prefect_environment, worker_lines
+from flows import deployments, worker_lines
 from schemas import errors
 from storage import audit_runs
 from storage import open as stores
@@ -52,21 +52,12 @@ def deployment(work_pool: str | None, root: str, name: str = "evaluate-run/headr
 
     On its schedule it looks at every run of `root`; fired by an event, at the run that the event is of.
     """
-    from prefect.deployments.runner import EntrypointType
-
-    flow_name, _, own = name.partition("/")
-    if flow_name != evaluate_run.name:
-        raise errors.RequestError(
-            f"evaluation.deployment = {name} is of another flow: evaluators are deployments of {evaluate_run.name}, "
-            f"such as {evaluate_run.name}/headrace"
-        )
-    return evaluate_run.to_deployment(
-        name=own,
+    return deployments.of(
+        evaluate_run,
+        deployments.own_name(evaluate_run, name, "evaluation.deployment"),
+        work_pool,
         description="Evaluates checkpoints of runs whose evaluation.infrastructure is deployment",
         parameters={"root": root},
         schedules=schedules or [],
         triggers=[trigger(name)],
-        entrypoint_type=EntrypointType.MODULE_PATH,
-        work_pool_name=work_pool,
-        job_variables=prefect_environment.JOB_VARIABLES if work_pool else None,
     )

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from tasks.children import Event
@@ -12,18 +12,28 @@ class Lines:
     """Prints events to a stream; a sink of a session."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock = stream or sys.stdout, clock
-        self._last: dict[str, float] = {}
+        self._stream, self._pace = stream or sys.stdout, Pace(_OFTEN, clock)
 
     def __call__(self, source: str, event: Event) -> None:
         text = line(source, event)
-        if text and (event["event"] not in _OFTEN or self._due(source, event)):
+        if text and self._pace.due(source, event):
             print(text, file=self._stream, flush=True)
 
-    def _due(self, source: str, event: Event) -> bool:
-        """Whether it is time for another routine line; the last of a series is always due."""
+
+class Pace:
+    """Says which events are worth a line by now. `pauses`: least seconds between two of a source, for routine kinds."""
+
+    def __init__(self, pauses: Mapping[str, float], clock: Callable[[], float]) -> None:
+        self._pauses, self._clock = pauses, clock
+        self._last: dict[str, float] = {}
+
+    def due(self, source: str, event: Event) -> bool:
+        """Whether it is time for it; whatever is not routine and the last of a series always are."""
+        pause = self._pauses.get(event["event"])
+        if pause is None:
+            return True
         last = any(part in event and event[part] == event.get(whole) for part, whole in _PARTS)
-        now, pause = self._clock(), _OFTEN[event["event"]]
+        now = self._clock()
         if not last and now - self._last.get(source, -pause) < pause:
             return False
         self._last[source] = now
@@ -90,11 +100,14 @@ _WORDS: dict[str, Callable[[Event], str]] = {
 }
 
 
-def _number(e: Event, key: str, how: str = ".3f") -> str:
-    value = e.get(key)
+def figure(value: object, how: str) -> str:
+    """A number as the format says; a dash for what is none."""
     return format(value, how) if isinstance(value, int | float) else "–"
 
 
+def _number(e: Event, key: str, how: str = ".3f") -> str:
+    return figure(e.get(key), how)
+
+
 def _share(e: Event, key: str) -> str:
-    value = e.get(key)
-    return f"{value:.1%}" if isinstance(value, int | float) else "–"
+    return figure(e.get(key), ".1%")

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from flows.lines import line
+from flows.lines import figure, line
 from tasks.children import Event
 
 _ROUTINE = frozenset({"step", "warm_up", "evaluation", "worker"})
@@ -63,16 +63,12 @@ def cells(event: Event) -> tuple[str, str, str, str, str, str]:
     step = event.get("step", event.get("done", event.get("trajectories")))
     whole = event.get("steps", event.get("n"))
     idle = event.get("trainer_idle_ratio", event.get("rollouter_idle_ratio"))
-    staleness = [_format(event.get(key), how) for key, how in (("staleness_mean", ".2f"), ("staleness_max", "g"))]
+    staleness = [figure(event.get(key), how) for key, how in (("staleness_mean", ".2f"), ("staleness_max", "g"))]
     return (
-        _format(step, "g") + (f"/{_format(whole, 'g')}" if whole else ""),
-        _format(event.get("reward"), ".3f"),
-        _format(event.get("success"), ".1%"),
+        figure(step, "g") + (f"/{figure(whole, 'g')}" if whole else ""),
+        figure(event.get("reward"), ".3f"),
+        figure(event.get("success"), ".1%"),
         " ≤ ".join(staleness) if "staleness_mean" in event else "–",
-        _format(idle, ".0%"),
-        _format(event.get("tokens_per_second"), ",.0f"),
+        figure(idle, ".0%"),
+        figure(event.get("tokens_per_second"), ",.0f"),
     )
-
-
-def _format(value: object, spec: str) -> str:
-    return format(value, spec) if isinstance(value, int | float) else "–"

@@ -10,7 +10,7 @@ from prefect import flow, get_run_logger
 from prefect.states import Failed
 from pydantic import Field
 
-from flows import prefect_environment, worker_lines
+from flows import deployments, worker_lines
 from schemas import errors
 from storage import open as stores
 from tasks import join
@@ -47,19 +47,10 @@ def rollout_worker(
 
 
 def deployment(work_pool: str | None, name: str = "rollout-worker/headrace") -> Any:
-    """The deployment of this flow for a work pool, named as `rollout.deployment` names it."""
-    from prefect.deployments.runner import EntrypointType
-
-    flow_name, _, own = name.partition("/")
-    if flow_name != rollout_worker.name:
-        raise errors.RequestError(
-            f"rollout.deployment = {name} is of another flow: workers are deployments of {rollout_worker.name}, such "
-            f"as {rollout_worker.name}/headrace"
-        )
-    return rollout_worker.to_deployment(
-        name=own,
+    """The deployment of this flow, named as `rollout.deployment` names it; None: no work pool, it is served."""
+    return deployments.of(
+        rollout_worker,
+        deployments.own_name(rollout_worker, name, "rollout.deployment"),
+        work_pool,
         description="Rollout workers for runs whose rollout.infrastructure is deployment",
-        entrypoint_type=EntrypointType.MODULE_PATH,
-        work_pool_name=work_pool,
-        job_variables=prefect_environment.JOB_VARIABLES if work_pool else None,
     )

@@ -32,15 +32,15 @@ def serve(config: str, overrides: Sequence[str], root: str | None, when: When) -
     """Serve the deployment, and those of its workers and evaluators if it wants them, until this process is stopped."""
     request = _checked(config, overrides, root, when)
     prefect_environment.prepare(quiet=False)
-    workers = _workers(request, None)
-    deployments = [_deployment(request, when), *_evaluators(request, when), *workers]
+    deployments = _deployments(request, when)
     _need_server("serve")
     keep_data(request)
     import prefect
 
-    places = request.config.rollout.workers if workers else 0
+    rollout = request.config.rollout
+    more = rollout.workers - 1 if rollout.infrastructure == "deployment" else 0
     # Workers that leave may still be there when others come.
-    prefect.serve(*deployments, limit=2 * (len(deployments) - len(workers) + places))
+    prefect.serve(*deployments, limit=2 * (len(deployments) + more))
 
 
 def deploy(
@@ -52,8 +52,7 @@ def deploy(
     """
     request = _checked(config, overrides, root, when)
     prefect_environment.prepare(quiet=False)
-    deployments = [_deployment(request, when, work_pool), *_workers(request, work_pool)]
-    deployments += _evaluators(request, when, work_pool)
+    deployments = _deployments(request, when, work_pool)
     given = work_pools.job_variables(variables)
     _need_server("deploy")
     found = work_pools.fitted(work_pool, given)
@@ -83,18 +82,17 @@ def _checked(config: str, overrides: Sequence[str], root: str | None, when: When
     return request
 
 
-def _deployment(request: Request, when: When, work_pool: str | None = None) -> Any:
-    from prefect.deployments.runner import EntrypointType
+def _deployments(request: Request, when: When, work_pool: str | None = None) -> list[Any]:
+    """The run's own, and those of its workers and evaluators if it wants them. `work_pool` None: they are served."""
+    own = _deployment(request, when, work_pool)
+    return [own, *_workers(request, work_pool), *_evaluators(request, when, work_pool)]
 
+
+def _deployment(request: Request, when: When, work_pool: str | None = None) -> Any:
+    from flows.deployments import of
     from flows.post_training import post_training
 
-    return post_training.to_deployment(
-        name=request.run,
-        schedules=_schedules(when),
-        parameters=parameters(request),
-        entrypoint_type=EntrypointType.MODULE_PATH,
-        work_pool_name=work_pool,
-    )
+    return of(post_training, request.run, work_pool, schedules=_schedules(when), parameters=parameters(request))
 
 
 def _apply(deployment: Any) -> None:
@@ -115,7 +113,7 @@ def _workers(request: Request, work_pool: str | None) -> list[Any]:
     return [rollout_worker.deployment(work_pool, rollout.deployment)] if wanted else []
 
 
-def _evaluators(request: Request, when: When, work_pool: str | None = None) -> list[Any]:
+def _evaluators(request: Request, when: When, work_pool: str | None) -> list[Any]:
     """The deployment that the run's events fire, if it wants one. It also looks for what is due when `--evaluate`
     says."""
     from flows import evaluating

@@ -3,33 +3,23 @@
 import time
 from collections.abc import Callable
 
-from flows.lines import line
+from flows.lines import Pace, line
 from tasks.children import Event
 
 SECONDS = 10.0
 """Least time between two routine lines of one process."""
-_ROUTINE = frozenset({"worker", "evaluation"})
 
 
 class WorkerLines:
     """A sink that hands lines to `write`."""
 
     def __init__(self, write: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
-        self._write, self._clock = write, clock
-        self._last: dict[str, float] = {}
+        self._write, self._pace = write, Pace({"worker": SECONDS, "evaluation": SECONDS}, clock)
 
     def __call__(self, source: str, event: Event) -> None:
         text = _worker(source, event) if event["event"] == "worker" else line(source, event)
-        if text and (event["event"] not in _ROUTINE or self._due(source, event)):
+        if text and self._pace.due(source, event):
             self._write(text)
-
-    def _due(self, source: str, event: Event) -> bool:
-        """Whether it is time for another routine line; the last of an evaluation always is."""
-        now, last = self._clock(), "done" in event and event["done"] == event.get("n")
-        if not last and now - self._last.get(source, -SECONDS) < SECONDS:
-            return False
-        self._last[source] = now
-        return True
 
 
 def _worker(source: str, event: Event) -> str:
