@@ -4,6 +4,7 @@ A worker of our own tells its supervisor. One that joined from another terminal,
 the store, so whoever shows the run looks there now and then. Nothing depends on it.
 """
 
+import contextvars
 import itertools
 import threading
 import time
@@ -89,7 +90,8 @@ def shown(watch: WorkersElsewhere, tell: Callable[[str, Event], None], seconds: 
         except HeadraceError as error:
             tell("workers", {"event": "log", "message": f"workers elsewhere are no longer shown: {error}"})
 
-    thread = threading.Thread(target=work, name="workers elsewhere", daemon=True)
+    here = contextvars.copy_context()  # `tell` may speak to Prefect, whose settings are of this context
+    thread = threading.Thread(target=here.run, args=(work,), name="workers elsewhere", daemon=True)
     thread.start()
     try:
         yield

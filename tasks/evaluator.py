@@ -4,6 +4,7 @@ Any number of them may be at it: each evaluation is played by whoever holds its 
 and keeps no other from being made.
 """
 
+import contextvars
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,9 +79,11 @@ class Evaluator:
 
     def _play_all(self, found: Due, wanted: list[Evaluation]) -> None:
         session = Session(found.request, found.record, self._tell, stop=self._stop)
+        # The sink may speak to Prefect, whose settings are of this context.
+        contexts = [contextvars.copy_context() for _ in wanted]
         with ThreadPoolExecutor(found.request.config.evaluation.workers) as pool:
             try:
-                list(pool.map(lambda e: self._play(session, e), wanted))
+                list(pool.map(lambda here, e: here.run(self._play, session, e), contexts, wanted))
             except BaseException:
                 self._stop.set()
                 raise

@@ -39,7 +39,7 @@ def preview(store: ObjectStore, runs: list[str], now: Callable[[], float] = time
 def collect(store: ObjectStore, runs: list[str], now: Callable[[], float] | None = None) -> Iterator[RunPlan]:
     """Remove what the runs' retention does not keep, run by run; each plan is given as it was carried out.
 
-    A run's lease is held meanwhile, so that nobody drives it, evaluates or promotes. RunStopped where a store fails or
+    A run's lease is held meanwhile, so that nobody drives it or promotes. RunStopped where a store fails or
     the lease is lost: the same command goes on from there. `now`: by default the clock by which the store dates files.
     """
     refers = references(store)

@@ -4,6 +4,7 @@ They come and go as they like. They leave when RL has ended, when they are told 
 more; what they held is then free for others.
 """
 
+import contextvars
 import os
 import threading
 from collections.abc import Callable
@@ -128,8 +129,9 @@ class Crew:
         for index in range(self._first or 0, (self._first or 0) + self._workers):
             thread = self._threads.get(index)
             if thread is None or not thread.is_alive():
-                arguments = (index, base, silence, self._stop)
-                self._threads[index] = threading.Thread(target=self._keep, args=arguments, name=f"worker-{index}")
+                here = contextvars.copy_context()  # the sink may speak to Prefect, whose settings are of this context
+                arguments = (self._keep, index, base, silence, self._stop)
+                self._threads[index] = threading.Thread(target=here.run, args=arguments, name=f"worker-{index}")
                 self._threads[index].start()
 
     def wait(self, stop: threading.Event, seconds: float) -> None:

@@ -40,9 +40,8 @@ def planned(request: Request, rl_key: str, start: WeightsRef | None, end: tuple[
     expired: list[str] = []
     for ref, manifest in _between(request, rl_key, every, end[0] if end else ""):
         there = figures(request, f"step {manifest.step}", ref, manifest.policy)
-        gone = _why_gone(request.store, manifest.policy)
-        missing = gone and any(e.report is None for e in there)
-        expired += [gone] if missing else []
+        gone = _why_gone(request.store, manifest.policy) if any(e.report is None for e in there) else ""
+        expired += [gone] if gone else []
         found += [e for e in there if e.report is not None or not gone]
     return Planned((*found, *(figures(request, "candidate", *end) if end else ())), tuple(expired))
 

@@ -1,5 +1,6 @@
 """Workers that joined from elsewhere are shown by what their heartbeats say; our own are not shown twice."""
 
+import contextvars
 import io
 import time
 
@@ -73,12 +74,19 @@ def test_our_own_are_not_shown_twice() -> None:
     assert "w0-a" not in found and "w1-b on gpu7" in found
 
 
-def test_it_looks_by_itself_for_the_time_of_a_block() -> None:
-    place = Place()
+HERE = contextvars.ContextVar("here", default="")
+"""As the settings of Prefect are, to which a sink may speak."""
+
+
+def test_it_looks_by_itself_for_the_time_of_a_block_and_in_its_context() -> None:
+    place, contexts = Place(), set[str]()
+    place.watch._tell = lambda source, event: (contexts.add(HERE.get()), place.view(source, event))
     state = place.worker("w0-a")
+    HERE.set("the block's")
     with shown(place.watch, place.view, 0.01):
         end = time.monotonic() + 60
         while "w0-a on gpu7" not in place.view._latest:
             state = place.beats(state, state.beat + 1.0)
             assert time.monotonic() < end
             time.sleep(0.02)
+    assert contexts == {"the block's"}

@@ -1,5 +1,6 @@
 """Evaluators: whoever comes makes what is due, nobody makes it twice, and the run that trains is left alone."""
 
+import contextvars
 import socket
 import threading
 from collections.abc import Iterator
@@ -59,6 +60,19 @@ def test_what_is_due_is_made_while_somebody_drives_the_run_and_never_again(train
     assert str(tally) == "3 made"
     assert str(evaluate_due(training)) == "nothing is due"
     assert training.cause is None
+
+
+def test_whoever_is_told_is_told_in_the_callers_context(training: Session) -> None:
+    """A sink may speak to Prefect, whose settings and flow run are context variables."""
+    here, contexts = contextvars.ContextVar("here", default=""), set[str]()
+
+    class Hears(Told):
+        def __call__(self, source: str, event: dict) -> None:
+            contexts.add(here.get())
+
+    here.set("the caller's")
+    assert str(evaluate_due(training, sink=Hears())) == "3 made"
+    assert contexts == {"the caller's"}
 
 
 def test_what_somebody_else_plays_is_left_to_them(training: Session) -> None:

@@ -1,5 +1,6 @@
 """Workers that join a run from elsewhere: when they start, when they leave, when they refuse. Stand-ins play."""
 
+import contextvars
 import shutil
 import threading
 import time
@@ -55,18 +56,23 @@ def until(done: Callable[[], Any], what: str) -> None:
         time.sleep(0.02)
 
 
+HERE = contextvars.ContextVar("here", default="")
+"""As the settings of Prefect are, to which a sink may speak."""
+
+
 class Joined:
     """A call of `join` in a thread of its own."""
 
     def __init__(self, root: str, **options: Any) -> None:
-        self.stop, self.said = threading.Event(), list[tuple[str, dict[str, Any]]]()
-        self._pool = ThreadPoolExecutor(1)
+        self.stop, self.said, self.contexts = threading.Event(), list[tuple[str, dict[str, Any]]](), set[str]()
+        self._pool = ThreadPoolExecutor(1, initializer=lambda: HERE.set("the caller's"))
         self.future: Future[str] = self._pool.submit(
             join, open_store(root), "small", sink=self._hear, stop=self.stop, **options
         )
 
     def _hear(self, source: str, event: dict[str, Any]) -> None:
         self.said.append((source, event))
+        self.contexts.add(HERE.get())
 
     def messages(self) -> str:
         return " ".join(str(e.get("message", "")) for _, e in self.said)
@@ -106,6 +112,7 @@ def test_a_stop_is_a_return_and_later_joiners_have_later_numbers(project: Path, 
         second.stop.set()
         assert second.future.result(60) == "stopped"
         assert {s for s, _ in first.said} == {"worker-0", "worker-1"} and {s for s, _ in second.said} == {"worker-2"}
+        assert first.contexts == second.contexts == {"the caller's"}
 
 
 def test_workers_follow_the_run_to_another_stage_unless_they_are_bound(project: Path, root: str, fakes: None) -> None:
