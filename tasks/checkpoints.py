@@ -7,7 +7,7 @@ from schemas.manifest import RunManifest, WeightsRef
 from storage.audit_runs import find_checkpoint
 from storage.expired import check_weights
 from storage.objects import ObjectMissing, ObjectStore
-from tasks.record import read_run
+from tasks.record import existing_run
 from tasks.request import Request, check_run_name, from_record
 
 
@@ -38,9 +38,7 @@ def find(store: ObjectStore, text: str, folder: str = "") -> Checkpoint:
     run, step = split(text)
     manifest = find_checkpoint(store, run, step)[1]
     check_weights(store, manifest.policy)
-    record = read_run(store, run)
-    if record is None:
-        raise RequestError(f"there is no run `{run}` in {store.url}")
+    record = existing_run(store, run)
     try:
         request = from_record(store, record, folder)
     except ObjectMissing as error:

@@ -12,7 +12,7 @@ from schemas.manifest import RLSpec, RunManifest
 from storage.documents import read_document
 from storage.objects import ObjectMissing, ObjectStore
 from tasks.figures import Evaluation
-from tasks.record import read_run
+from tasks.record import existing_run, newest_rl
 from tasks.request import Request, from_record
 from tasks.survey import survey
 
@@ -36,10 +36,9 @@ def due(store: ObjectStore, run: str, folder: str = "") -> Due | None:
     The modules enter by the digest that the stage has recorded, so every machine gets the same answer. RequestError
     where there is no such run or its files can't be read.
     """
-    record = read_run(store, run)
-    if record is None:
-        raise RequestError(f"there is no run `{run}` in {store.url}: `headrace status` lists the runs")
-    spec = _spec(store, record)
+    record = existing_run(store, run)
+    base = newest_rl(record)
+    spec = read_document(store, RLSpec, keys.spec(base)) if base else None
     if spec is None:
         return None
     try:
@@ -53,8 +52,3 @@ def due(store: ObjectStore, run: str, folder: str = "") -> Due | None:
 def missing(evaluations: Sequence[Evaluation]) -> tuple[Evaluation, ...]:
     """Those that have no report."""
     return tuple(e for e in evaluations if e.report is None)
-
-
-def _spec(store: ObjectStore, record: RunManifest) -> RLSpec | None:
-    key = record.stages.get("rl") or next(reversed(record.rl_keys), "")
-    return read_document(store, RLSpec, keys.spec(keys.rl(record.run, key))) if key else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from schemas import keys
 from schemas.digest import digest
+from schemas.errors import RequestError
 from schemas.manifest import RunManifest
 from schemas.version import code_version
 from storage.documents import read_document
@@ -20,6 +21,20 @@ def read_run(store: ObjectStore, run: str) -> RunManifest | None:
     """The run's manifest, or None; RequestError if another schema version wrote it."""
     key = keys.run_manifest(run)
     return read_document(store, RunManifest, key)
+
+
+def existing_run(store: ObjectStore, run: str) -> RunManifest:
+    """The run's manifest; RequestError where there is no such run."""
+    found = read_run(store, run)
+    if found is None:
+        raise RequestError(f"there is no run `{run}` in {store.url}: `headrace status` lists the runs")
+    return found
+
+
+def newest_rl(manifest: RunManifest) -> str:
+    """The folder of the run's newest RL stage; empty before it has one."""
+    key = manifest.stages.get("rl") or next(reversed(manifest.rl_keys), "")
+    return keys.rl(manifest.run, key) if key else ""
 
 
 def prepare(request: Request, *, schedule: str = "") -> RunManifest:

@@ -10,12 +10,11 @@ from typing import Literal
 
 from schemas import config_text, keys
 from schemas.config import Run
-from schemas.errors import RequestError
-from schemas.manifest import Lease, RLSpec, RunManifest
+from schemas.manifest import Lease, RLSpec
 from storage.control import read_window
 from storage.documents import read_document
 from storage.objects import ObjectStore, find
-from tasks.record import read_run
+from tasks.record import existing_run, newest_rl
 
 LOOK_READS = 4
 """Objects that one look reads: the run, its RL stage, the window and the lease."""
@@ -48,17 +47,11 @@ class RunWatch:
 
     def look(self) -> Sight:
         """Read everything once. RequestError if there is no such run."""
-        manifest = read_run(self._store, self._run)
-        if manifest is None:
-            raise RequestError(f"there is no run `{self._run}` in {self._store.url}: `headrace status` lists the runs")
+        manifest = existing_run(self._store, self._run)
         config = config_text.check(manifest.config, keys.run_manifest(self._run))
-        base = self._newest(manifest)
+        base = newest_rl(manifest)
         spec = self._spec(base)
         return Sight(self._phase(base, spec, config), base, spec, self._silence(), config)
-
-    def _newest(self, manifest: RunManifest) -> str:
-        key = manifest.stages.get("rl") or next(reversed(manifest.rl_keys), "")
-        return keys.rl(self._run, key) if key else ""
 
     def _spec(self, base: str) -> RLSpec | None:
         return read_document(self._store, RLSpec, keys.spec(base)) if base else None

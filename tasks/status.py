@@ -6,7 +6,6 @@ from typing import Any
 
 from schemas import config_text, keys
 from schemas.config import Run
-from schemas.errors import RequestError
 from schemas.evaluation import EvaluationReport
 from schemas.ledger import Disposition, Kind
 from schemas.manifest import RunManifest
@@ -18,7 +17,7 @@ from tasks import last_step, questions
 from tasks.figures import read_report
 from tasks.initial import read_champion
 from tasks.lease import is_held
-from tasks.record import read_run
+from tasks.record import existing_run, newest_rl, read_run
 from tasks.survey import read_rl
 
 
@@ -41,9 +40,7 @@ def _run(store: ObjectStore, manifest: RunManifest) -> dict[str, Any]:
 
 def status(store: ObjectStore, run: str) -> dict[str, Any]:
     """One run: stages, RL, evaluations, champion. RequestError if there is no such run."""
-    manifest = read_run(store, run)
-    if manifest is None:
-        raise RequestError(f"there is no run `{run}` in {store.url}: `headrace status` lists the runs")
+    manifest = existing_run(store, run)
     config = config_text.check(manifest.config, keys.run_manifest(run))
     champion, state = read_champion(store, config), _state(store, manifest)
     return {
@@ -106,9 +103,9 @@ def _finished(store: ObjectStore, run: str, name: str, key: str, config: Run) ->
 
 def _rl(store: ObjectStore, manifest: RunManifest, config: Run) -> dict[str, Any] | None:
     """The newest RL stage, counted from its ledger; None before it has one."""
-    if not manifest.rl_keys:
+    base = newest_rl(manifest)
+    if not base:
         return None
-    base = keys.rl(manifest.run, manifest.stages.get("rl") or manifest.rl_keys[-1])
     dispositions, staleness, steps = _ledger(store, base)
     window = read_window(store, base)
     kept = last_step.read(store, base)

@@ -18,7 +18,7 @@ from storage.open import open_store
 from tasks.checkpoints import Checkpoint, find, split
 from tasks.evaluator import Evaluator
 from tasks.figures import Evaluation, figures, on_suite
-from tasks.record import read_run
+from tasks.record import existing_run
 from tasks.request import root_url
 
 
@@ -59,9 +59,7 @@ def _runs(store: ObjectStore, args: argparse.Namespace) -> list[str]:
     run, step = split(args.checkpoint)
     if step is not None:
         raise RequestError(f"--due looks at whole runs: give {run}, or leave out --due")
-    if read_run(store, run) is None:
-        raise RequestError(f"there is no run `{run}` in {store.url}: `headrace status` lists the runs")
-    return [run]
+    return [existing_run(store, run).run]
 
 
 def _show(reports: list[EvaluationReport], args: argparse.Namespace, **more: list[str]) -> None:
