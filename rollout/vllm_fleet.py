@@ -162,7 +162,11 @@ class VllmFleet:
     async def _started(self, process: VllmServer) -> VllmClient:
         folder, version = self._weights()
         client = await process.start(folder, self._owner)
-        await client.set_version(version)
+        try:
+            await client.set_version(version)
+        except ServerGone as gone:
+            await client.close()
+            raise _stillborn(client.url, process.cause()) from gone
         return client
 
     async def _join(self, server: Server) -> None:
@@ -179,7 +183,10 @@ class VllmFleet:
                 f"the server at {url} has a context of {context} tokens, less than rollout.max_length = "
                 f"{self._context}: start it with --max-model-len {self._context}"
             )
-        await self._load(server)
+        try:
+            await self._load(server)
+        except ServerGone as gone:
+            raise _stillborn(url, str(gone)) from gone
 
     async def _give(self, server: Server) -> None:
         """Give the weights that are held to a running server, or to its successor if it dies of it."""
@@ -217,17 +224,21 @@ class VllmFleet:
         if process is not None:
             await process.stop()
             cause = process.cause()
-        if server.restarts == self._settings.restarts or not server.worked:
-            often = f" for the {server.restarts + 1}th time" if server.worked else " before it answered anything"
-            raise RunStopped(f"vLLM at {url} died{often}: {cause}")
+        if not server.worked:
+            raise _stillborn(url, cause)
+        if server.restarts == self._settings.restarts:
+            raise RunStopped(f"vLLM at {url} died for the {server.restarts + 1}th time: {cause}")
         server.restarts, server.worked = server.restarts + 1, False
         await server.client.close()
-        if process is not None:
-            server.client = await self._started(process)
-        else:
-            server.client = await self._back(url, cause)
-            await self._load(server)
-        await self._check_again(server.client)
+        try:
+            if process is not None:
+                server.client = await self._started(process)
+            else:
+                server.client = await self._back(url, cause)
+                await self._load(server)
+            await self._check_again(server.client)
+        except ServerGone as gone:
+            raise _stillborn(server.client.url, process.cause() if process is not None else str(gone)) from gone
         server.up = True
 
     async def _back(self, url: str, cause: str) -> VllmClient:
@@ -252,3 +263,8 @@ class VllmFleet:
                 f"vLLM at {client.url} was started again and gives the probe log-probs up to {off:.2g} from those "
                 f"before: it does not hold the same weights"
             )
+
+
+def _stillborn(url: str, cause: str) -> RunStopped:
+    """What becomes of a server that was just started, or started again: it would die of the same once more."""
+    return RunStopped(f"vLLM at {url} died before it answered anything: {cause}")

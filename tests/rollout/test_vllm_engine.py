@@ -209,6 +209,22 @@ async def test_a_server_that_dies_again_and_again_is_given_up(fakes):
     await bringing_back
 
 
+async def test_a_server_that_dies_of_weights_twice_is_given_up(fakes):
+    fake = await fakes()
+    engine = fakes.on(fake)
+    await engine.generate(request())
+    fake.drops = 2
+    with pytest.raises(RunStopped, match=f"vLLM at {fake.url} died before it answered anything"):
+        await engine.update_weights(POLICIES[1], 1)
+    assert not fake.drops
+
+
+async def test_a_server_that_dies_of_its_first_weights_is_given_up(fakes):
+    fake = await fakes(drops=1)
+    with pytest.raises(RunStopped, match=f"vLLM at {fake.url} died before it answered anything"):
+        await fakes.on(fake).start()
+
+
 @pytest.mark.parametrize("fault", ["ignores_updates", "keeps_the_head"])
 async def test_the_probe_catches_servers_that_do_not_take_weights_whole(fakes, fault):
     fake = FakeVllm(UNTIED, POLICIES[0] | {"lm_head": POLICIES[0]["model"]["embed_tokens"]})

@@ -40,6 +40,8 @@ class FakeVllm:
         """Added to every sampled token."""
         self.dies_at = 0
         """The request for tokens, counted from 1, at which the server goes away."""
+        self.drops = 0
+        """How many of the next updates of weights break the connection."""
 
     async def start(self):
         """Begin to serve, if it does not; again with the first weights, as a server that was started anew."""
@@ -138,6 +140,10 @@ class FakeVllm:
             return web.json_response({"error": {"message": message}}, status=500)
         if body["method"] == "headrace_describe":
             return web.json_response({"results": [{"vllm": "fake", "model": {}}]})
+        if self.drops:
+            self.drops -= 1
+            request.transport.abort()
+            raise asyncio.CancelledError
         return web.json_response({"results": [await self._load(Path(body["args"][0]))]})
 
     async def _load(self, folder):
