@@ -9,6 +9,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -40,9 +41,14 @@ class DataSet:
 
     words: str
     """Setting and file, for people."""
-    digests: Digests
+    make: Callable[[], Digests]
     rows: Callable[[], Iterable[Asked]]
     """Read only where the digests meet."""
+
+    @cached_property
+    def digests(self) -> Digests:
+        """Read or made when they are first wanted: few of those who open a run compare anything."""
+        return self.make()
 
 
 def kind_of(setting: str) -> Kind:
@@ -126,11 +132,15 @@ def keep(store: ObjectStore, file: DataFile, kind: Kind, found: Digests) -> None
 
 def of_file(store: ObjectStore, setting: str, file: DataFile, tasks: Iterable[Task] | None = None) -> DataSet:
     """The set of a request's file. `tasks`: its rows, where they have been read."""
-    kind = kind_of(setting)
-    found = _kept(store, file.sha256, kind)
-    if found is None:
-        found = digests(asked(file, kind) if tasks is None else asked_by(tasks))
-    return DataSet(f"{setting} ({file.where})", found, lambda: asked(file, kind))
+    words, kind = f"{setting} ({file.where})", kind_of(setting)
+
+    def rows() -> Iterator[Asked]:
+        return asked(file, kind)
+
+    if tasks is None:
+        return DataSet(words, lambda: _kept_or_made(store, file.sha256, kind, rows()), rows)
+    found = _kept_or_made(store, file.sha256, kind, asked_by(tasks))  # now: nobody is to hold on to the rows
+    return DataSet(words, lambda: found, rows)
 
 
 def of_stored(store: ObjectStore, key: str, sha256: str, kind: Kind, words: str) -> DataSet:
@@ -144,8 +154,12 @@ def of_stored(store: ObjectStore, key: str, sha256: str, kind: Kind, words: str)
                 f"{words} can't be compared with what is measured: {key} is no longer in {store.url}; put the file back"
             ) from error
 
+    return DataSet(words, lambda: _kept_or_made(store, sha256, kind, rows()), rows)
+
+
+def _kept_or_made(store: ObjectStore, sha256: str, kind: Kind, rows: Iterable[Asked]) -> Digests:
     found = _kept(store, sha256, kind)
-    return DataSet(words, digests(rows()) if found is None else found, rows)
+    return digests(rows) if found is None else found
 
 
 def _kept(store: ObjectStore, sha256: str, kind: Kind) -> Digests | None:

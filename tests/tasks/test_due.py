@@ -10,7 +10,8 @@ from support.gated import ended, report
 
 from schemas import keys
 from schemas.errors import RequestError
-from storage.objects import ObjectStore
+from storage.folder import FolderStore
+from storage.objects import ObjectStore, Stored
 from tasks.due import due
 from tasks.figures import Evaluation
 from tasks.gate import Case
@@ -100,6 +101,22 @@ def test_the_answer_needs_no_module_and_no_file_of_the_user(training: Session, p
         file.unlink()
     project.rmdir()
     assert names(training.store) == before
+
+
+def test_what_the_files_ask_is_not_read_to_answer(training: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at every run of a store plays few of them."""
+    commit(training, 4)
+    read, get = list[str](), FolderStore.get
+
+    def noted(self: FolderStore, key: str) -> Stored:
+        read.append(key)
+        return get(self, key)
+
+    monkeypatch.setattr(FolderStore, "get", noted)
+    found = due(training.store, "small")
+    assert found is not None and not [k for k in read if k.startswith("fingerprints/")]
+    assert found.request.sets["evaluation.tasks"].digests.size
+    assert [k for k in read if k.startswith("fingerprints/")], "it is read when it is wanted"
 
 
 def test_a_run_that_does_not_exist_is_named(training: Session) -> None:

@@ -202,7 +202,7 @@ def test_the_digests_stand_in_for_a_data_file_that_is_not_needed(project: Path, 
 def test_digests_that_meet_by_chance_are_no_shared_task(monkeypatch: pytest.MonkeyPatch) -> None:
     def data_set(*prompts: str) -> fingerprints.DataSet:
         rows = [("prompt", p, p) for p in prompts]
-        return fingerprints.DataSet("x", fingerprints.digests(rows), lambda: rows)
+        return fingerprints.DataSet("x", lambda: fingerprints.digests(rows), lambda: rows)
 
     monkeypatch.setattr(fingerprints, "_digest", lambda what, text: len(text))
     assert fingerprints.shared(data_set("a", "bb"), data_set("cc")) == ""
