@@ -94,9 +94,9 @@ class Worker:
         policy = await self._first_policy()
         if policy is None:
             return
-        shift = await self._prepare(policy)
-        del policy  # the engine has weights of its own; a second copy of a real model's is much memory
         try:
+            shift = await self._prepare(policy)
+            del policy  # the engine has weights of its own; a second copy of a real model's is much memory
             await shift.work()
         finally:
             await hooks.settle(LEFTOVER_SECONDS)

@@ -215,6 +215,28 @@ async def test_a_worker_stops_and_seals_nothing_of_an_engine_that_is_not_proved(
     assert (state.counters["probe_passed"], state.counters["probe_blind"]) == (1, 0)
 
 
+async def test_a_worker_closes_an_engine_that_is_not_proved_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[int] = []
+
+    class Closing(Forgetful):
+        async def close(self) -> None:
+            closed.append(self.version)
+
+    monkeypatch.setattr(make_engine, "ScriptedEngine", Closing)
+    monkeypatch.setattr(probe.Prover, "start", probe_only)
+    (tmp_path / "scripts.py").write_text("from support.rollouts import give_up, solve")
+    store, spec = stage(config(), str(tmp_path), published=False)
+    publish(store, 1, told(1))
+    put_window(store, 2, version=1)
+    working = Worker(store, BASE, spec, load=load, report=lambda *_, **__: None, stop=lambda: False).run()
+    with pytest.raises(EngineUnproved, match="the forgetful engine does not hold policy 1"):
+        await working
+    assert closed == [1]
+    assert not sealed(store)
+
+
 async def probe_only(self: Prover, params: Any, version: int, probe: Probe) -> None:
     """The start without its updates, which scripted weights have no head for."""
     await self.update(version, probe)
