@@ -171,9 +171,7 @@ class Evaluation:
 
 def passes(rows: Sequence[Trajectory], ks: Sequence[int]) -> dict[int, float]:
     """pass@k for each k, averaged over tasks."""
-    found: dict[str, list[bool]] = {}
-    for row in rows:
-        found.setdefault(row.task_id, []).append(solved(row))
+    found = _outcomes(rows, lambda row: row.task_id)
     return {k: float(np.mean([pass_at(len(v), sum(v), k) for v in found.values()])) for k in ks}
 
 
@@ -182,9 +180,7 @@ def categories(tasks: Sequence[Task], rows: Sequence[Trajectory], field: str, co
     if not field:
         return {}
     value = {t.id: str(t.extra[field]) for t in tasks}
-    found: dict[str, list[bool]] = {}
-    for row in rows:
-        found.setdefault(value[row.task_id], []).append(solved(row))
+    found = _outcomes(rows, lambda row: value[row.task_id])
     return {name: _category(found[name], confidence) for name in sorted(found)}
 
 
@@ -200,10 +196,16 @@ def solved(row: Trajectory) -> bool:
 
 def task_scores(tasks: Sequence[Task], rows: Sequence[Trajectory]) -> dict[str, float]:
     """Task id → mean success of its samples, in the order of the task file."""
-    found: dict[str, list[bool]] = {t.id: [] for t in tasks}
+    found = _outcomes(rows, lambda row: row.task_id)
+    return {t.id: float(np.mean(found[t.id])) for t in tasks}
+
+
+def _outcomes(rows: Sequence[Trajectory], name: Callable[[Trajectory], str]) -> dict[str, list[bool]]:
+    """Whether each row counts as a success, by a name."""
+    found: dict[str, list[bool]] = {}
     for row in rows:
-        found[row.task_id].append(solved(row))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+        found.setdefault(name(row), []).append(solved(row))
+    return found
 
 
 def main(args: argparse.Namespace) -> None:
