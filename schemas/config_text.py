@@ -1,8 +1,9 @@
 """From TOML text and `--set` overrides to a checked configuration, with complaints a person can act on."""
 
 import difflib
+import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -29,9 +30,24 @@ def parse(text: str, where: str, overrides: Sequence[str] = ()) -> Run:
 def check(raw: dict[str, Any], where: str) -> Run:
     """The configuration in parsed TOML or JSON."""
     try:
-        return Run.model_validate(raw)
+        run = Run.model_validate(raw)
     except ValidationError as error:
         raise RequestError(_sentence(error, where)) from error
+    for at, number in _not_finite(run.model_dump(), ()):
+        raise RequestError(f"{where}: `{at}` must be a finite number (got {number})")
+    return run
+
+
+def _not_finite(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, float]]:
+    """(place, number) of what no digest and no document in the store can hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield ".".join(path), value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _not_finite(item, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from _not_finite(item, (*path, str(number)))
 
 
 def _apply(raw: dict[str, Any], override: str) -> None:
