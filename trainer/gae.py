@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
+EQUAL = 1e-12
+"""Variance of returns that are taken to be equal: rewards are at most 1, and rounding leaves some 1e-32."""
 
 
 def gae(values: Values, mask: Values, rewards: Values, gamma: float, decay: float) -> tuple[Values, Values]:
@@ -38,7 +40,8 @@ def whitened(advantages: list[Values], masks: list[Values]) -> list[Values]:
 
 
 def explained(returns: list[Values], values: list[Values], masks: list[Values]) -> float:
-    """The share of the returns' variance that the values account for: 1 is all; below 0 is worse than their mean."""
+    """The share of the returns' variance that the values account for: 1 is all; below 0 is worse than their mean; 0
+    where the returns are equal but for rounding."""
     true, told = (np.concatenate([x[m > 0] for x, m in zip(xs, masks, strict=True)]) for xs in (returns, values))
     spread = true.var() if true.size else 0.0
-    return float(1.0 - (true - told).var() / spread) if spread > 0 else 0.0
+    return float(1.0 - (true - told).var() / spread) if spread > EQUAL else 0.0

@@ -53,3 +53,10 @@ def test_what_values_explain_is_a_share_of_the_variance():
     assert explained(returns, returns, [np.ones((1, 3))]) == 1.0
     assert explained(returns, [np.zeros((1, 3))], [np.ones((1, 3))]) == 0.0
     assert explained([np.ones((1, 3))], returns, [np.ones((1, 3))]) == 0.0
+
+
+@pytest.mark.parametrize("reward", [1.0, 0.3])
+def test_returns_that_differ_by_rounding_alone_leave_nothing_to_explain(reward):
+    """All rewards equal and lambda 1: each return is an advantage and a value whose sum is the reward, nearly."""
+    _, returns = gae(VALUES, MASK, np.full(5, reward), 1.0, 1.0)
+    assert explained([returns], [VALUES], [MASK]) == 0.0
