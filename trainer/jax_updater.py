@@ -1,5 +1,6 @@
 """The updater that learns: a decoder's parameters and AdamW under one jitted step."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,10 +79,10 @@ class JaxUpdater:
     def _one(self, parts: list[Batch[np.ndarray]]) -> dict[str, float]:
         self._state, figures = self._step(self._state, parts)
         found = {k: float(v) for k, v in figures.items()}
-        if not np.isfinite(found["loss"]) or not np.isfinite(found["grad_norm"]):
+        if not all(map(math.isfinite, found.values())):
             raise RunStopped(
-                f"the update is not finite (loss {found['loss']}, gradient norm {found['grad_norm']}): lower "
-                f"rl.optimizer.learning_rate; the batch is in the ledger and its shards are kept"
+                f"the update is not finite ({found}): lower rl.optimizer.learning_rate, or mend the loss if it "
+                f"is your own; the batch is in the ledger and its shards are kept"
             )
         return found
 

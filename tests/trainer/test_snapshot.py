@@ -119,6 +119,18 @@ def test_an_update_that_is_not_finite_stops_the_run(saved):
         updater(saved[0]).update(rows, (float("nan"), *advantages[1:]))
 
 
+def test_a_figure_that_no_checkpoint_can_hold_stops_the_run(tmp_path):
+    """The loss of a user's own may be finite and what it says of itself may not."""
+    (tmp_path / "vague.py").write_text(
+        "from trainer.losses import ppo\n\n\ndef loss(terms, settings):\n"
+        "    found = ppo(terms, settings)\n    return found._replace(clipped=found.clipped * float('nan'))\n"
+    )
+    run = config(rollout={"max_length": 8}, optimizer={"learning_rate": 0.01}, loss={"policy": "vague:loss"})
+    made = JaxUpdater(MemoryStore(), BASE, run, SMALL, lively(init_params(SMALL, 0)), str(tmp_path))
+    with pytest.raises(RunStopped, match=r"the update is not finite .*'clip_fraction': nan"):
+        made.update(*batch())
+
+
 def test_the_optimizer_s_digest_sees_every_array():
     made = updater(MemoryStore())
     state = made._state
