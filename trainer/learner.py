@@ -167,25 +167,25 @@ class AgenticRLLearner:
         )
         self._append(step.ledger, "step", updates=self.config.rl.updates_on(len(selection.train)))
         began = self._clock()
-        learned = self._learn(step)
+        figures = self._learn(step)
         taken = self._clock() - began
         self._publish()
         checkpoint = self._checkpoint_due()
         if checkpoint:
             self._checkpoint()
         self.window.move(self.progress, self._published_version())
-        self._tell(step, learned, taken)
+        self._tell(len(step.batch), figures, taken)
         if self.progress.empty_steps >= self.config.rl.max_empty_steps:
             raise RunStopped(self._empty_cause(step.ledger))
 
     def _learn(self, step: StepRows) -> dict[str, float]:
-        """Train on the batch of a step and keep count of its figures; nothing where it only ends groups."""
-        learned: dict[str, float] = {}
+        """Train on the batch of a step, if it has one, and keep count of the step's figures, which are returned."""
+        figures = metrics.summary(step)
         if step.batch:
-            learned = self.updater.update(step.batch, step.advantages)
-            self.progress.note(metrics.kept(step, learned), len(step.batch))
-        self.progress.figures = metrics.recorded(step, learned)
-        return learned
+            figures |= self.updater.update(step.batch, step.advantages)
+            self.progress.note(metrics.kept(figures), len(step.batch))
+        self.progress.figures = metrics.recorded(figures, trained=bool(step.batch))
+        return figures
 
     def _append(self, rows: tuple[LedgerRow, ...], kind: str, *, updates: int) -> None:
         """Make the record durable, then take it in."""
@@ -256,21 +256,20 @@ class AgenticRLLearner:
             self.tail.discover()
             self._checkpoint()
 
-    def _tell(self, step: StepRows, learned: dict[str, float], update: float) -> None:
+    def _tell(self, rows: int, figures: dict[str, float], update: float) -> None:
         busy, waited = self._time.worked()
         self.progress.figures |= {
             "trainer/seconds": busy,
             "trainer/update_seconds": update,
             "trainer/waited_seconds": waited,
         }
-        figures = metrics.summary(step) | learned
         seconds = busy + waited
         self._report(
             "step",
             step=self.progress.step,
             steps=self.bounds.steps,
             version=self.progress.version,
-            rows=len(step.batch),
+            rows=rows,
             staleness_mean=figures["off_policy/mean"],
             staleness_max=figures["off_policy/max"],
             trainer_idle_ratio=self._time.idle_ratio(),

@@ -82,19 +82,17 @@ _KEPT = {"off_policy/mean": "staleness"} | {
 }
 
 
-def kept(step: StepRows, learned: Mapping[str, float]) -> dict[str, float]:
-    """The figures of a step whose means checkpoints carry, under the names that the gate and people use."""
-    figures = summary(step) | dict(learned)
+def kept(figures: Mapping[str, float]) -> dict[str, float]:
+    """Those of a step's figures whose means checkpoints carry, under the names that the gate and people use."""
     return {kept: figures[name] for name, kept in _KEPT.items() if name in figures}
 
 
 _OF_NOTHING = ("off_policy/dropped", "zero_advantage")
 
 
-def recorded(step: StepRows, learned: Mapping[str, float]) -> dict[str, float]:
-    """The figures that the next ledger record has of a step; of one that trained nothing, those that mean something."""
-    figures = summary(step) | dict(learned)
-    return figures if step.batch else {name: figures[name] for name in _OF_NOTHING if name in figures}
+def recorded(figures: Mapping[str, float], *, trained: bool) -> dict[str, float]:
+    """Those that the next ledger record has; of a step that trained nothing, those that mean something."""
+    return {name: value for name, value in figures.items() if trained or name in _OF_NOTHING}
 
 
 def summary(step: StepRows) -> dict[str, float]:
