@@ -70,9 +70,10 @@ def take(store: ObjectStore, run: str) -> RunManifest | None:
         if manifest is None or manifest.state != "running":
             return None
         if manifest.takeovers >= LIMIT:
-            reason = (
-                f"its driver died and so did those of {LIMIT} takeovers: `headrace run CONFIG --run {run}` tries again"
-            )
+            again = f"headrace run CONFIG --run {run}"
+            if manifest.config["model"]["path"] == "champion":  # as a firing has it, whatever CONFIG says
+                again += " --set model.path=champion"
+            reason = f"its driver died and so did those of {LIMIT} takeovers: `{again}` tries again"
             record.change(store, run, state="failed", reason=reason)
             return None
         return record.change(store, run, takeovers=manifest.takeovers + 1)

@@ -68,6 +68,12 @@ def test_the_configuration_is_a_form_that_its_own_values_fill(project: Path, roo
         (["--cron", "often"], "--cron `often` is not a cron line (such as '0 3 * * *' for every night at three)"),
         (["--cron", "0 3 * * *", "--timezone", "Mars/Base"], "--timezone `Mars/Base` is no time zone"),
         (["--timezone", "UTC"], "--timezone says in which zone --cron is read: give --cron too"),
+        (["--evaluate", "often"], "--evaluate `often` is not a cron line"),
+        (["--evaluate", "* * * * *"], "--evaluate says when evaluators of a deployment look for what is due"),
+        (
+            ["--set", "rollout.infrastructure=deployment", "--set", "rollout.deployment=x/y"],
+            "rollout.deployment = x/y is of",
+        ),
     ],
 )
 def test_wrong_times_are_refused(
@@ -174,10 +180,29 @@ def test_a_dead_run_is_finished_first_and_one_that_was_stopped_is_left(project: 
 
 @pytest.mark.usefixtures("prefect_server", "fakes")
 def test_a_run_is_taken_over_three_times_at_most(project: Path, root: str) -> None:
-    dead = leave(project, root, "small-0", "running", takeovers=3)
+    store = open_store(root)
+    dead = [leave(project, root, f"small-{n}", "running", takeovers=3) for n in range(2)]
+    config = runs_of(root)[1].config
+    record.change(store, dead[1], config=config | {"model": config["model"] | {"path": "champion"}})
     assert fire(project, root).is_completed()
-    given_up = read_run(open_store(root), dead)
-    assert given_up is not None and given_up.state == "failed" and "its driver died" in given_up.reason
+    given_up = [m for m in runs_of(root) if m.run in dead]
+    assert [m.state for m in given_up] == ["failed", "failed"] and "its driver died" in given_up[0].reason
+    assert given_up[0].reason.endswith("`headrace run CONFIG --run small-0` tries again")
+    assert given_up[1].reason.endswith("--run small-1 --set model.path=champion` tries again"), "whatever CONFIG has"
+
+
+@pytest.mark.usefixtures("prefect_server", "fakes")
+def test_a_firing_that_was_stopped_is_gone_on_with_by_hand(project: Path, root: str) -> None:
+    fire(project, root)
+    fire(project, root)
+    champion, stopped = runs_of(root)
+    record.change(open_store(root), stopped.run, state="stopped")
+    again = ["run", str(project / "small.toml"), "--root", root, "--run", stopped.run, "--set", "model.path=champion"]
+    assert main([*again, "--set", "rl.steps=4"]) == 0
+    (gone_on,) = [m for m in runs_of(root) if m.run == stopped.run]
+    assert (gone_on.initial, gone_on.rl_keys) == (stopped.initial, stopped.rl_keys), "the same weights, the same stage"
+    assert gone_on.parents[0].ref == f"{champion.run}@3" and gone_on.schedule == "small"
+    assert gone_on.state == "finished"
 
 
 @pytest.mark.usefixtures("prefect_server", "fakes")

@@ -49,6 +49,8 @@ def warm_up(args: argparse.Namespace) -> None:
     store = open_store(args.root)
     spec = WarmUpSpec.from_bytes(store.get(args.spec).data, args.spec)
     emit("warm_up", step=1, steps=1, loss=1.0, tokens_per_second=10.0)
+    if stop_requested():
+        return
     folder = keys.stage(spec.stage, spec.key)
     manifest = StageManifest(
         stage=spec.stage, key=spec.key, config={}, inputs=spec.inputs, weights=weights(f"{folder}/weights/0", folder),
