@@ -46,11 +46,13 @@ def ask(case: Case, found: GateDecision) -> Answer | None:
     seconds = session.request.config.promotion.approval_seconds
     if questions.put(store, case.base, found, seconds):
         session.tell("gate", {"event": "log", "message": _invitation(case, found, seconds)})
-        with get_client(sync_client=True) as client:
-            pause = _Pause(client, UUID(str(runtime.flow_run.get_id())), found, seconds)
-            _wait(case, pause, seconds)
-            closed = questions.close(store, case.base)
-            pause.leave(closed)
+        try:
+            closed = _answered(case, found, seconds)
+        except httpx.HTTPError as error:
+            raise RunStopped(
+                f"Prefect's server failed while {case.ref} waited for a person ({error or type(error).__name__}): run "
+                f"again; an answer that was given counts"
+            ) from error
     else:
         closed = questions.close(store, case.base)
     if closed.approved is not None:
@@ -61,6 +63,16 @@ def ask(case: Case, found: GateDecision) -> Answer | None:
         f"nobody approved {case.ref} within {seconds:,.0f} s: run again to ask again, or answer with "
         f"`headrace promote {case.ref} --approve NAME` (or --decline NAME)"
     )
+
+
+def _answered(case: Case, found: GateDecision, seconds: float) -> Approval:
+    """The question as it was closed, after a pause of the flow run."""
+    with get_client(sync_client=True) as client:
+        pause = _Pause(client, UUID(str(runtime.flow_run.get_id())), found, seconds)
+        _wait(case, pause, seconds)
+        closed = questions.close(case.session.store, case.base)
+        pause.leave(closed)
+    return closed
 
 
 def _wait(case: Case, pause: "_Pause", seconds: float) -> None:
@@ -104,11 +116,11 @@ class _Pause:
         """What the form was sent with, once the run was resumed. RunStopped where the flow run has ended."""
         try:
             run = self._client.read_flow_run(self._flow_run)
+            if run.state is not None and run.state.is_running():
+                form = cast(GateApproval, GateApproval.load(self._keys, self._flow_run))
+                return Answer(form.approve, form.name, form.reason)
         except httpx.HTTPError:
             return None
-        if run.state is not None and run.state.is_running():
-            form = cast(GateApproval, GateApproval.load(self._keys, self._flow_run))
-            return Answer(form.approve, form.name, form.reason)
         if run.state is not None and (run.state.is_final() or run.state.is_cancelling()):
             raise RunStopped(_ended(run))
         return None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from models.user_modules import check_same
-from schemas import keys
+from schemas import config_text, keys
 from schemas.config import Run
 from schemas.manifest import RLManifest, RLSpec, WeightsRef
 from storage.objects import ObjectStore
@@ -30,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
     store = open_store(args.root)
     key = keys.spec(args.base)
     spec = RLSpec.from_bytes(store.get(key).data, key)
-    config = Run.model_validate(spec.config)
+    config = config_text.check(spec.config, key)
     check_same(config, spec.folder, spec.environment_sha256, spec.run)
     bind_cores(config.rl.cores)
     limit, compactor = config.supervision.work_seconds, Compactor(store, args.base, emit)

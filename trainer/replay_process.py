@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from schemas import keys
+from schemas import config_text, keys
 from schemas.config import Run
 from schemas.errors import AuditViolation, LogDamaged, RequestError, RunStopped
 from schemas.manifest import CheckpointManifest, PolicyManifest, RLSpec
@@ -159,7 +159,7 @@ def main(args: argparse.Namespace) -> None:
     store = open_store(args.root, write=False)
     key = keys.spec(args.base)
     spec = RLSpec.from_bytes(store.get(key).data, key)
-    config = Run.model_validate(spec.config)
+    config = config_text.check(spec.config, key)
     bind_cores(config.rl.cores)
     from models.compiling import announce_compilations
     from models.stored import load_weights

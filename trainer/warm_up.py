@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from schemas import keys
+from schemas import config_text, keys
 from schemas.config import Run
 from schemas.digest import sha256
 from schemas.errors import RequestError, RunStopped
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     done = keys.stage_manifest(spec.stage, spec.key)
     if store.head(done) is not None:
         return 0
-    config = Run.model_validate(spec.config)
+    config = config_text.check(spec.config, args.spec)
     bind_cores(config.rl.cores)
     stage = next((s for s in config.warm_up if s.name == spec.stage), None)
     if stage is None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -201,6 +202,24 @@ def test_an_answer_that_a_dead_driver_left_counts(headrace: Run, root: str, monk
     assert history(root) == []
     code, out, err = headrace("run", "CONFIG")
     assert code == 0 and "waiting at most" not in out and history(root) == [("small@3", "Cleo")], err
+
+
+def test_a_prefect_that_goes_away_at_the_answer_is_told_and_the_answer_counts(
+    headrace: Run, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any) -> None:
+        raise httpx.ConnectError("connection refused")
+
+    def answered(*_: Any) -> None:
+        questions.answer(open_store(root), gate_of(root), agreed=True, name="Dee")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pause, "_wait", answered)
+        patch.setattr(pause._Pause, "leave", gone)
+        code, _, err = headrace("run", "CONFIG")
+    assert code == 1 and "Prefect's server failed while small@3 waited for a person (connection refused)" in err
+    assert "Traceback" not in err and history(root) == []
+    assert headrace("run", "CONFIG")[0] == 0 and history(root) == [("small@3", "Dee")]
 
 
 def gate_of(root: str) -> str:
