@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from models.tokenizer import DESCRIPTION, ByteTokenizer
@@ -221,10 +222,11 @@ def loud(args: argparse.Namespace) -> int:
 def begin(args: argparse.Namespace) -> int | None:
     """Do what was asked. FAKE_SIGNAL = `WHAT NUMBER FILE`: the first process of that kind sends itself the signal."""
     what, number, marker = (os.environ.get("FAKE_SIGNAL") or "nothing 0 -").split()
-    if args.what == what and not Path(marker).exists():
-        Path(marker).touch()
-        pulse.beat()
-        os.kill(os.getpid(), int(number))
+    if args.what == what:
+        with suppress(FileExistsError):  # two workers begin at once: one of them is the first
+            Path(marker).touch(exist_ok=False)
+            pulse.beat()
+            os.kill(os.getpid(), int(number))
     return globals()[args.what](args)
 
 
