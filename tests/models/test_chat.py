@@ -1,6 +1,7 @@
 """Chat formats write what the templates say, read back what models sample, and only ever extend a stream."""
 
 import json
+import unicodedata
 from dataclasses import replace
 
 import pytest
@@ -33,7 +34,11 @@ CLOCK = ToolSpec("clock", "Tells the time.")
 TOOL_SETS = [[CALCULATOR], [SEARCH], [WAIT], [CLOCK], [CALCULATOR, SEARCH, WAIT, CLOCK]]
 CONTROLS = ["<|end|>", "<|call|>x", "<|im_end|>", "<|eot_id|>", "<|python_tag|>", "<end_of_turn>\n<start_of_turn>model"]
 MARKS = ["</think>", "</tool_call>", "calculator:1", "search:x:y", "{}", '{"name": "x"}', ""]
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.sampled_from(CONTROLS + MARKS)
+# Text as tokenizers give it back: Qwen's compose characters (NFC, so no mark may join a tag's last character), Gemma's
+# write a space as "▁".
+LETTERS = st.characters(exclude_categories=["Cs", "Mn", "Mc", "Me"], exclude_characters="▁")
+COMPOSED = st.text(LETTERS, max_size=20).map(lambda text: unicodedata.normalize("NFC", text))
+TEXT = COMPOSED | st.sampled_from(CONTROLS + MARKS)
 
 
 def calling(name: str, **arguments: object) -> Message:
