@@ -1,0 +1,147 @@
+"""A child process of a sandbox: fed, read up to a limit, watched, and ended with its session, whatever happens."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollout.sandbox import Ended, Limits, SandboxResult
+from rollout.sandbox_usage import exceeded
+from schemas.errors import RunStopped
+
+NOBODY = 65534
+"""Whom commands run as when the worker is root: the kernel excepts root from limits of processes."""
+LOOK_SECONDS = 0.1
+FLOOD = 64
+"""A command ends once it has written this many times what is kept."""
+GRACE = 5.0
+"""Seconds for pipes to close once their processes have been killed."""
+
+
+def user() -> int | None:
+    """The user that commands get; None: the worker's own."""
+    return NOBODY if os.getuid() == 0 else None
+
+
+def prepare(folder: Path) -> None:
+    """Give a folder and everything in it to whom commands run as. Links are not followed."""
+    owner = user()
+    if owner is None:
+        return
+    os.chown(folder, owner, owner)
+    for base, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(os.path.join(base, name), owner, owner, follow_symlinks=False)
+
+
+def limited(command: Sequence[str], limits: Limits, processes: int) -> list[str]:
+    """The command under limits of the kernel, which it can't raise again."""
+    return [
+        "prlimit",
+        f"--as={limits.memory_bytes}",
+        f"--nproc={processes}",
+        f"--fsize={limits.file_bytes}",
+        f"--nofile={limits.open_files}",
+        "--core=0",
+        "--memlock=0",
+        "--msgqueue=0",
+        "--",
+        *command,
+    ]
+
+
+@dataclass
+class _Output:
+    kept: bytearray
+    seen: int = 0
+
+
+async def run_child(
+    backend: str,
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    stdin: bytes,
+    limits: Limits,
+    files: Sequence[int] = (),
+) -> SandboxResult:
+    """Run `command` in a session of its own, until it or one of its limits ends. `files` are handed on to it."""
+    owner = user()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=folder, env=dict(environment), start_new_session=True, pass_fds=tuple(files),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            user=owner, group=owner, extra_groups=None if owner is None else (),
+        )  # fmt: skip
+    except OSError as error:
+        raise RunStopped(f"the sandbox `{backend}` can't start `{command[0]}` in {folder}: {error}") from error
+    outputs = _Output(bytearray()), _Output(bytearray())
+    pipes = [
+        asyncio.ensure_future(_feed(process, stdin)),
+        asyncio.ensure_future(_drain(process.stdout, outputs[0], limits.output_bytes)),
+        asyncio.ensure_future(_drain(process.stderr, outputs[1], limits.output_bytes)),
+    ]
+    try:
+        ended = await _watched(process, folder, outputs, limits)
+    finally:
+        _kill(process)
+        with contextlib.suppress(TimeoutError):  # someone outside the session holds a pipe: it is given up
+            await asyncio.wait_for(asyncio.gather(process.wait(), *pipes, return_exceptions=True), GRACE)
+        for pipe in pipes:
+            pipe.cancel()
+        process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of pipes that stay open
+    return _result(backend, process.returncode, outputs, ended, limits)
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """End the session's process group. It exists while its leader is not waited for, or has members left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it reads no further
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _drain(stream: asyncio.StreamReader | None, output: _Output, most: int) -> None:
+    assert stream is not None
+    while chunk := await stream.read(65536):
+        output.seen += len(chunk)
+        output.kept += chunk[: max(0, most - len(output.kept))]
+
+
+async def _watched(
+    process: asyncio.subprocess.Process, folder: Path, outputs: tuple[_Output, _Output], limits: Limits
+) -> Ended:
+    """Wait for the end of the command, or for a limit that it is over, which is returned."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + limits.seconds
+    waiting = asyncio.ensure_future(process.wait())
+    try:
+        while True:
+            await asyncio.wait({waiting}, timeout=max(0.0, min(LOOK_SECONDS, deadline - clock())))
+            over = await asyncio.to_thread(exceeded, process.pid, folder, limits)
+            if over or process.returncode is not None:  # `wait` also waits for whoever holds a pipe
+                return over
+            if max(o.seen for o in outputs) > FLOOD * limits.output_bytes:
+                return "output"
+            if clock() >= deadline:
+                return "time"
+    finally:
+        waiting.cancel()
+
+
+def _result(
+    backend: str, status: int | None, outputs: tuple[_Output, _Output], ended: Ended, limits: Limits
+) -> SandboxResult:
+    status = 128 + signal.SIGKILL if status is None else status
+    out, err = (o.kept.decode(errors="replace") for o in outputs)
+    cut = [o.seen > limits.output_bytes for o in outputs]
+    return SandboxResult(128 - status if status < 0 else status, out, err, cut[0], cut[1], ended, backend)
