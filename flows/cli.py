@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     run = _command(commands, "run", "run a configuration to its end, or continue its run")
     _config(run)
     run.add_argument("--run", metavar="NAME", help="the run's name (default: the configuration's)")
-    _config(_command(commands, "validate", "check a configuration and all it names; nothing is written"))
+    _validate(commands)
     status = _command(commands, "status", "how far runs are")
     status.add_argument("run", nargs="?", metavar="RUN")
     _json(status)
@@ -114,6 +114,16 @@ def _config(command: argparse.ArgumentParser) -> None:
 
 def _json(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _validate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text = "check a configuration and all it names, down to every gold answer; nothing is written"
+    command = _command(commands, "validate", text)
+    _config(command)
+    command.add_argument(
+        "--tasks", type=int, metavar="N", help="play the gold answers of the first N tasks of every file (default: all)"
+    )
+    _json(command)
 
 
 def _eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

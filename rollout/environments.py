@@ -47,6 +47,14 @@ class BaseTaskEnv:
         """
         return await call(self.score, self.task, messages)
 
+    async def gold(self) -> Sequence[Message]:
+        """The assistant turns that solve the task, in their order; empty where they are not known.
+
+        Asked of an object that plays no episode, before anything is trained, by `headrace validate` and by
+        `headrace rollout --policy gold`. Unless overridden: one turn that says the task's `answer`.
+        """
+        return [Message("assistant", self.task.answer)]
+
     async def close(self) -> None:
         """Free what the episode holds; called once, whatever happened."""
 

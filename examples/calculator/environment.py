@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rollout.environments import ToolEnvironment
 from rollout.rewards import answer
-from schemas.messages import Message
+from schemas.messages import Message, ToolCall
 
 
 class CalculatorEnvironment(ToolEnvironment):
@@ -21,3 +21,8 @@ class CalculatorEnvironment(ToolEnvironment):
         right = float(answer(messages) == self.task.answer)
         used_tool = float(any(m.role == "tool" for m in messages))
         return {"reward": right, "success": right, "used_tool": used_tool}
+
+    def gold(self) -> list[Message]:
+        """What solves the task, for `headrace validate`: ask the calculator, then say what it answered."""
+        call = ToolCall("calculator", {"expression": self.task.prompt.removesuffix("=?")})
+        return [Message("assistant", tool_calls=(call,)), Message("assistant", self.task.answer)]

@@ -1,0 +1,83 @@
+"""A policy that says what it is told: each task's gold answer, or a wrong one. It needs no model.
+
+Played through the real agent, environment, tools, reward, chat format and limits, so that what a solved task earns is
+known before anything is trained.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+from models.chat import ChatFormat, chat_format
+from models.tokenizer import Tokenizer
+from rollout.cast import Cast, load_cast
+from rollout.collect import TrajectoryCollectEngine
+from rollout.episode import Job
+from rollout.hooks import HookTimeout, call, said, within
+from rollout.scripted import ScriptedEngine
+from schemas.config import Run
+from schemas.data import Task
+from schemas.errors import RequestError
+from schemas.messages import Message
+from schemas.trajectory import Trajectory
+
+WRONG = ("?", "!")
+"""What a wrong answer says: the first that is not in the gold one."""
+
+
+class Prompter:
+    """Plays episodes in which the policy says given turns."""
+
+    def __init__(self, config: Run, folder: str, tokenizer: Tokenizer) -> None:
+        self._config, self._tokenizer = config, tokenizer
+        self.cast: Cast = load_cast(config.environment, folder)
+        self.chat: ChatFormat = chat_format(tokenizer, self.cast.tool_specs)
+
+    async def gold(self, task: Task, where: str) -> list[Message]:
+        """The turns that solve a task, from an environment that is made for this only; empty where it knows none.
+
+        RequestError names `where`, the task file, where the environment raises or returns no assistant messages.
+        """
+        limits = self._config.environment
+        try:
+            environment = await within(limits.step_seconds, call(self.cast.make_environment, task))
+            found = await within(limits.step_seconds, call(environment.gold))
+            await within(limits.step_seconds, call(environment.close))
+        except HookTimeout as error:
+            raise RequestError(
+                f"{where}: `gold` of the task `{task.id}` took longer than {limits.step_seconds:g} s"
+            ) from error
+        except Exception as error:
+            raise RequestError(
+                f"{where}: `gold` of the task `{task.id}` raised {type(error).__name__}: {said(error)}"
+            ) from error
+        if not isinstance(found, list | tuple) or not all(_assistant(m) for m in found):
+            raise RequestError(f"{where}: `gold` of the task `{task.id}` must return a list of assistant messages")
+        return list(found)
+
+    async def say(self, job: Job, turns: Sequence[Message]) -> Trajectory:
+        """The episode in which these turns are said in their order."""
+        return await self._play(job, iter(turns))
+
+    async def say_wrong(self, job: Job, gold: Sequence[Message]) -> Trajectory:
+        """The episode in which every turn is a short text that does not answer."""
+        said_before = {m.content.strip() for m in gold}
+        text = next((t for t in WRONG if t not in said_before), WRONG[-1] * 2)
+        return await self._play(job, repeat(Message("assistant", text)))
+
+    async def _play(self, job: Job, turns: Iterator[Message]) -> Trajectory:
+        def script(stream: tuple[int, ...], seed: int, version: int) -> list[int]:
+            message = next(turns, None)
+            if message is None:
+                raise ValueError("all its turns are said, but the environment does not call the episode done")
+            return self.chat.assistant(message)
+
+        length = self._config.rollout.max_length
+        engine = ScriptedEngine(script, version=0, max_length=length, decode=self._tokenizer.decode)
+        collector = TrajectoryCollectEngine(
+            engine, self.chat, self.cast, self._config, run=self._config.name, seed=0, worker="gold", temperature=1.0
+        )
+        return await collector.collect(job)
+
+
+def _assistant(message: object) -> bool:
+    return isinstance(message, Message) and message.role == "assistant"

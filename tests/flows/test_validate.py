@@ -1,0 +1,117 @@
+"""`headrace validate`: every gold answer is played and solves its task, a wrong one does not; failures are named."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.projects import project, root
+
+from flows.cli import main
+
+__all__ = ["project", "root"]
+
+OWN = """
+from rollout.environments import StepResult, ToolEnvironment
+from schemas.messages import Message, ToolCall
+
+
+class Worked(ToolEnvironment):
+    def gold(self):
+        call = ToolCall("calculator", {"expression": "1+1"})
+        return [Message("assistant", tool_calls=(call,)), Message("assistant", self.task.answer)]
+
+
+class Unknown(ToolEnvironment):
+    def gold(self):
+        return [] if self.task.id.endswith("-2") else [Message("assistant", self.task.answer)]
+
+
+class Wrong(ToolEnvironment):
+    def gold(self):
+        return [Message("assistant", "7" if self.task.id == "train-3" else self.task.answer)]
+
+
+class Endless(ToolEnvironment):
+    def step(self, action):
+        return StepResult([Message("user", "go on")])
+
+
+class Raises(ToolEnvironment):
+    def gold(self):
+        raise KeyError("article")
+
+
+class NoMessages(ToolEnvironment):
+    def gold(self):
+        return self.task.answer
+
+
+class Fragile(ToolEnvironment):
+    def step(self, action):
+        int(action.text)
+        return StepResult(done=True)
+
+
+def anything(task, messages):
+    return 1.0
+"""
+
+
+@pytest.fixture
+def config(project: Path) -> str:
+    (project / "own.py").write_text(OWN)
+    return str(project / "small.toml")
+
+
+def test_every_gold_answer_is_played(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", config, "--root", root, "--set", "environment.environment=own:Worked"]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "rl.tasks (train.jsonl): 4 tasks, 4 gold answers solve theirs",
+        "evaluation.tasks (heldout.jsonl): 20 tasks, 20 gold answers",
+        "promotion.tasks (gate.jsonl): 20 tasks",
+        "given      11  <|user|>train 0?<|end|><|assistant|>",
+        "trained     5  <|call|>1+1<|end|>",
+        "<|tool|>2<|end|><|assistant|>",
+        "trained     2  0<|end|>",
+    ):
+        assert words in out
+    assert not [p for p in Path(root).rglob("*") if p.is_file()]
+
+
+def test_as_json(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "environment.environment=own:Unknown", "--tasks", "3"]
+    assert main(["validate", config, "--root", root, "--json", *settings]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(f["setting"], f["tasks"], f["gold"], f["unknown"]) for f in found["files"]] == [
+        ("rl.tasks", 4, 2, 1), ("evaluation.tasks", 20, 2, 1), ("promotion.tasks", 20, 2, 1),
+    ]  # fmt: skip
+    assert found["example"]["task"] == "train-0"
+    assert [s["trained"] for s in found["example"]["spans"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("environment.environment=own:Wrong", ("`train-3`", "is not solved (reward 0, status succeeded)")),
+        ("environment.environment=own:Endless", ("`train-0`", "all its turns are said")),
+        ("environment.environment=own:Raises", ("`gold` of the task `train-0` raised KeyError",)),
+        ("environment.environment=own:NoMessages", ("`train-0`", "list of assistant messages")),
+        ("environment.environment=own:Fragile", ("`train-0`", "breaks the episode", "ValueError")),
+        ("environment.reward=own:anything", ("`train-0`", "an answer that says nothing solves", "reward 1")),
+        ("rollout.max_tokens_per_turn=1", ("`train-0`", "is not solved", "status max_tokens")),
+    ],
+)
+def test_the_first_failure_is_one_sentence(
+    config: str, root: str, setting: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["validate", config, "--root", root, "--set", setting]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("headrace: rl.tasks (train.jsonl): ") and said.err.count("\n") == 1 and not said.out
+    for word in words:
+        assert word in said.err
+
+
+def test_a_wrong_number_of_tasks(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", config, "--root", root, "--tasks", "-1"]) == 2
+    assert "--tasks -1: give 0 or more" in capsys.readouterr().err
