@@ -50,6 +50,9 @@ class TrajectoryCollectEngine:
     async def collect(self, job: Job) -> Trajectory:
         """The trajectory of one attempt, whatever became of it. Cancelling gives the episode up without one."""
         episode, session = Episode(job), f"{self._worker}/{job.id}"
+        if job.refused:
+            episode.ended(EpisodeEnded(Status.QUARANTINED, job.refused))
+            return self._row(episode)
         try:
             async with asyncio.timeout(self._rollout.episode_seconds):
                 await self._play(episode, session)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from schemas.trajectory import Trajectory
+from schemas.trajectory import Status, Trajectory
 
 
 @dataclass
@@ -14,6 +14,8 @@ class Counters:
     clock: Callable[[], float] = time.monotonic
     trajectories: int = 0
     failed: int = 0
+    quarantined: int = 0
+    """Samples that were not played since their task does harm; they count as failed too."""
     abandoned: int = 0
     """Episodes that were given up or whose rows could not be sealed."""
     tokens: int = 0
@@ -31,6 +33,7 @@ class Counters:
         """Count a finished attempt."""
         self.trajectories += 1
         self.failed += row.failed
+        self.quarantined += row.status == Status.QUARANTINED
         self.tokens += sum(row.mask)
 
     def passed(self, in_flight: int) -> None:
@@ -41,7 +44,7 @@ class Counters:
 
     def values(self) -> dict[str, float]:
         """The totals by name."""
-        counted = ("trajectories", "failed", "abandoned", "tokens", "idle_seconds", "takeovers")
+        counted = ("trajectories", "failed", "quarantined", "abandoned", "tokens", "idle_seconds", "takeovers")
         out = {name: float(getattr(self, name)) for name in counted}
         return out | {"seconds": self.clock() - self._started}
 

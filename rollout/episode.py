@@ -24,6 +24,8 @@ class Job:
     sample: int
     attempt: int
     task: Task
+    refused: str = ""
+    """Why it is not played at all; its row says so."""
 
     @property
     def id(self) -> str:

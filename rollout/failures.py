@@ -1,7 +1,7 @@
 """Telling a broken set-up from unlucky episodes: a run in which everything fails stops with the first cause."""
 
 from schemas.errors import RunStopped
-from schemas.trajectory import Trajectory
+from schemas.trajectory import Status, Trajectory
 
 ALIKE = 16
 """So many failed attempts in a row with one cause, over several groups, stop the run …"""
@@ -18,7 +18,9 @@ class FailureStreak:
         self._failed: list[Trajectory] = []
 
     def note(self, row: Trajectory) -> None:
-        """Take in a finished attempt."""
+        """Take in a finished attempt. One that was not played says nothing of the set-up."""
+        if row.status == Status.QUARANTINED:
+            return
         self._failed = [*self._failed, row] if row.failed else []
 
     def check(self) -> None:

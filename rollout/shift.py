@@ -12,9 +12,11 @@ from rollout.counters import Counters
 from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
 from rollout.policy import PolicyFollower
+from rollout.quarantine import Quarantine
 from rollout.sealer import Sealer
 from rollout.window_watch import WindowWatch
 from schemas import seeds
+from schemas.config import Run
 from schemas.data import Task
 from schemas.manifest import Window
 from storage.shards import WriterEnded
@@ -31,12 +33,15 @@ class Shift:
         orchestrator: RolloutOrchestrator,
         sealer: Sealer,
         counters: Counters,
+        quarantine: Quarantine,
+        config: Run,
         tasks: Sequence[Task],
         seed: int,
         stop: Callable[[], bool],
     ) -> None:
         self._watch, self._board, self._follower = watch, board, follower
         self._orchestrator, self._sealer, self._counters = orchestrator, sealer, counters
+        self._quarantine, self._attempts = quarantine, config.rollout.attempts
         self._tasks, self._seed, self._stop = tasks, seed, stop
 
     async def work(self) -> None:
@@ -61,12 +66,15 @@ class Shift:
         self._sealer.poll(idle=idle)
         await self._orchestrator.wait(self._watch.due_in)
         self._counters.passed(self._orchestrator.in_flight)
+        if self._quarantine.due:
+            await asyncio.to_thread(self._quarantine.write)
         return True
 
     async def _heed_window(self) -> None:
         window = self._watch.window
         assert window is not None  # it was just read
         self._counters.abandoned += await self._orchestrator.cancel(lambda job: has_ended(window, job.group))
+        self._quarantine.forget(lambda group: has_ended(window, group))
         await asyncio.to_thread(self._board.watch, window, self._orchestrator.groups)
 
     async def _start_episodes(self, window: Window) -> None:
@@ -75,16 +83,29 @@ class Shift:
         if not current or self._follower.draining:
             return
         while self._orchestrator.wanting:
-            assignment = await asyncio.to_thread(self._board.next, window)
-            if assignment is None:
+            found = await asyncio.to_thread(self._next, window)
+            if found is None:
                 break
+            assignment, refused = found
             self._counters.takeovers += assignment.first_attempt > 0
-            self._orchestrator.submit(self._jobs(assignment))
+            self._orchestrator.submit(self._jobs(assignment, refused))
         self._orchestrator.fill()
 
-    def _jobs(self, assignment: Assignment) -> list[Job]:
-        task = self._tasks[seeds.task_index(self._seed, len(self._tasks), assignment.group)]
-        return [Job(assignment.group, s, assignment.first_attempt, task) for s in assignment.samples]
+    def _next(self, window: Window) -> tuple[Assignment, str] | None:
+        """A group to play, and why it is not to be played after all. Asks the store: call it in a thread."""
+        assignment = self._board.next(window)
+        return (assignment, self._quarantine.reason(self._task(assignment.group))) if assignment else None
+
+    def _task(self, group: int) -> int:
+        return seeds.task_index(self._seed, len(self._tasks), group)
+
+    def _jobs(self, assignment: Assignment, refused: str) -> list[Job]:
+        """A sample that is not played has its last attempt behind it."""
+        number = self._task(assignment.group)
+        if not (refused or assignment.first_attempt):
+            self._quarantine.plays(assignment.group, number, assignment.samples)
+        attempt = assignment.first_attempt + (self._attempts - 1 if refused else 0)
+        return [Job(assignment.group, s, attempt, self._tasks[number], refused) for s in assignment.samples]
 
     async def _end(self) -> None:
         try:

@@ -22,6 +22,7 @@ from rollout.heartbeat import Heartbeat, Pulse
 from rollout.orchestrator import RolloutOrchestrator
 from rollout.policy import LoadWeights, Policy, PolicyFollower, announced, load_policy
 from rollout.probe import Prover
+from rollout.quarantine import Quarantine
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
 from rollout.shift import Shift
@@ -61,6 +62,7 @@ class Worker:
         self._tasks = stored_tasks(store, spec.tasks, spec.tasks_sha256)
         self.id = f"w{index}-{uuid.uuid4().hex[:10]}"
         self._counters = Counters(clock)
+        self._quarantine = Quarantine(store, base, self._config, self._tasks)
         self._watch = WindowWatch(store, base, self._config.rollout.poll_seconds, clock)
         self._engine: WatchedEngine | None = None
         self._sealer: Sealer | None = None
@@ -137,7 +139,7 @@ class Worker:
         board = ClaimBoard(self._store, self._base, self.id, config, self._clock)
         return Shift(
             self._watch, board, self._follower, self._orchestrator, self._sealer, self._counters,
-            self._tasks, self._spec.seed, self._turn,
+            self._quarantine, config, self._tasks, self._spec.seed, self._turn,
         )  # fmt: skip
 
     def _turn(self) -> bool:
@@ -148,6 +150,7 @@ class Worker:
 
     def _finished(self, row: Trajectory) -> None:
         self._counters.finished(row)
+        self._quarantine.note(row)
         assert self._sealer is not None  # episodes start after `_prepare`
         self._sealer.add(row)
 

@@ -133,6 +133,10 @@ class Rollout(Section):
     """Deadline of a whole episode."""
     attempts: Positive = 3
     """Times a failing sample is tried before it counts as failed."""
+    quarantine_after: Count = 2
+    """A task is not played any more in this RL stage once all samples failed all their attempts in so many of its
+    groups in a row, or once three workers ended one after the other while they played one of its groups. Its later
+    groups end with the reason and train nothing. 0: never. Raising it takes tasks that failed out of quarantine."""
     probe_tolerance: PositiveFloat = 1e-3
     """Largest difference between the engine's and the learner's log-probs of a published policy's probe; a worker whose
     engine differs more stops. An engine that computes in bfloat16 needs about 0.1."""

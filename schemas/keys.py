@@ -95,6 +95,15 @@ def worker(base: str, number: int) -> str:
     return f"{base}/workers/{number:08d}.json"
 
 
+def all_trouble(base: str) -> str:
+    """The folder of what is known of tasks that do harm."""
+    return f"{base}/trouble"
+
+
+def trouble(base: str, task: int) -> str:
+    return f"{base}/trouble/{task:08d}.json"
+
+
 def window(base: str) -> str:
     return f"{base}/window.json"
 

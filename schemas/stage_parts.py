@@ -9,7 +9,7 @@ from schemas.warm_ups import WarmUp
 _ROLLOUT_FREE = frozenset(
     {"probe_tolerance", "workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
 )
-_ROLLOUT_FREE |= {"vllm", "infrastructure", "deployment", "join_seconds", "driver_seconds"}
+_ROLLOUT_FREE |= {"quarantine_after", "vllm", "infrastructure", "deployment", "join_seconds", "driver_seconds"}
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
 _RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
 

@@ -38,12 +38,21 @@ class Status(StrEnum):
     FLOODED = "flooded"
     """The environment returned more text than an observation may hold."""
     ENGINE_ERROR = "engine_error"
+    QUARANTINED = "quarantined"
+    """Not played: the task does harm (`rollout.quarantine_after`)."""
 
 
 FAILED = frozenset(
-    {Status.ENVIRONMENT_TIMEOUT, Status.ENVIRONMENT_ERROR, Status.FLOODED, Status.TIMEOUT, Status.ENGINE_ERROR}
+    {
+        Status.ENVIRONMENT_TIMEOUT,
+        Status.ENVIRONMENT_ERROR,
+        Status.FLOODED,
+        Status.TIMEOUT,
+        Status.ENGINE_ERROR,
+        Status.QUARANTINED,
+    }
 )
-"""Statuses of attempts that are never trained; they are retried as the next attempt."""
+"""Statuses of attempts that are never trained; they are retried as the next attempt, but for `quarantined`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,8 @@ class Trajectory:
 
     @property
     def newest_version(self) -> int:
-        return max(self.versions)
+        """The newest; -1 where nothing was sampled, as in an episode whose first call failed."""
+        return max(self.versions, default=-1)
 
     @property
     def failed(self) -> bool:

@@ -13,6 +13,7 @@ from storage.audit_runs import folders
 from storage.control import read_window, read_worker
 from storage.ledger import read_entry
 from storage.objects import ObjectStore
+from storage.quarantine import troubles
 from tasks import last_step, questions
 from tasks.figures import read_report
 from tasks.initial import read_champion
@@ -122,6 +123,7 @@ def _rl(store: ObjectStore, manifest: RunManifest, config: Run) -> dict[str, Any
         },
         "trainer_idle_ratio": kept.get("trainer_idle_ratio"),
         "rollouter_idle_ratio": _rollouter_idle(store, base),
+        "quarantine": [r for t in troubles(store, base) if (r := t.reason(config.rollout.quarantine_after))],
         "reward": kept.get("reward"),
         "success": kept.get("success"),
     }

@@ -51,6 +51,7 @@ def _text(one: dict[str, Any]) -> str:
         lines.append(f"  step {rl['step']}/{rl['steps']}, policy {rl['policy_version']}; trajectories: {ends}")
         staleness = rl["staleness"]
         lines.append(f"  staleness {staleness['mean']:.2f} (max {staleness['max']}, bound {staleness['bound']})")
+        lines += [f"  {reason}" for reason in rl["quarantine"]]
     for e in one["evaluations"]:
         interval = f"[{e['low']:.1%}, {e['high']:.1%}]"
         success = f"success {e['success']:.1%} {interval} n={e['n']}"

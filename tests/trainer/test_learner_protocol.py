@@ -242,6 +242,24 @@ def test_failed_attempts_are_failed_and_survivors_train():
     assert dispositions(store) == {Disposition.TRAINED: 2, Disposition.FAILED: 3}
 
 
+@pytest.mark.parametrize("status", [Status.ENVIRONMENT_ERROR, Status.MAX_TOKENS])
+def test_an_episode_in_which_nothing_was_sampled_is_failed_and_harms_nobody(status):
+    """Its first call failed, or its prompt left no room: there are no tokens and no versions."""
+    store, run = MemoryStore(), config(steps=1, group_size=3, groups_per_batch=1)
+    made, worker = learner(store, run), FakeWorker(store, run)
+    made.recover()
+    control.create_claim(store, BASE, 0, "w0", 0)
+    nothing = {"tokens": (), "mask": (), "logprobs": (), "version_starts": (), "versions": (), "turns": ()}
+    for attempt in range(3):
+        worker.writer.add(trajectory(0, 2, attempt=attempt, worker="w0", status=status, **nothing))
+    for sample in range(2):
+        worker.writer.add(trajectory(0, sample, worker="w0"))
+    worker.writer.seal()
+    assert made.tick()
+    finish(made, [worker])
+    assert dispositions(store) == {Disposition.TRAINED: 2, Disposition.FAILED: 3}
+
+
 def test_a_group_with_one_survivor_is_incomplete_and_the_run_goes_on():
     store, run = MemoryStore(), config(steps=2, groups_per_batch=1)
     made = learner(store, run)
