@@ -1,6 +1,7 @@
 """Who plays: the agent, environment, tools and reward that a configuration names, checked before anything starts."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +10,24 @@ from rollout.agents import ConversationAgentBase, ModelAgent, ToolAgent
 from rollout.calculator import CalculatorTool
 from rollout.environments import BaseTaskEnv, TaskEnvironment, ToolEnvironment
 from rollout.rewards import REWARDS, RewardFunction
+from rollout.sandbox_choice import choose_sandbox
 from rollout.tools import BaseTool, ToolManager
+from rollout.workspace_environment import WorkspaceEnvironment, limits_of
+from rollout.workspace_tools import EditTool, PythonTool, ShellTool, ViewTool, WorkspaceTool
 from schemas.config import Environment
 from schemas.data import Task
 from schemas.errors import RequestError
 from schemas.messages import Message, ToolSpec
 
 AGENTS: dict[str, type[ConversationAgentBase]] = {"ModelAgent": ModelAgent, "ToolAgent": ToolAgent}
-ENVIRONMENTS: dict[str, type[BaseTaskEnv]] = {"TaskEnvironment": TaskEnvironment, "ToolEnvironment": ToolEnvironment}
-TOOLS: dict[str, type[BaseTool]] = {"calculator": CalculatorTool}
+ENVIRONMENTS: dict[str, type[BaseTaskEnv]] = {
+    "TaskEnvironment": TaskEnvironment,
+    "ToolEnvironment": ToolEnvironment,
+    "WorkspaceEnvironment": WorkspaceEnvironment,
+}
+TOOLS: dict[str, type[BaseTool]] = {
+    tool.name: tool for tool in (CalculatorTool, PythonTool, ShellTool, ViewTool, EditTool)
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,7 @@ def load_cast(config: Environment, folder: str) -> Cast:
     tools = [_tool(name, folder) for name in config.tools]
     environment = _class(config.environment, ENVIRONMENTS, BaseTaskEnv, folder, "environment.environment")
     _check_options(environment, config.options)
+    _check_workspace(environment, config, tools)
     return Cast(
         config,
         _class(config.agent, AGENTS, ConversationAgentBase, folder, "environment.agent"),
@@ -108,3 +119,17 @@ def _check_options(environment: type[BaseTaskEnv], options: dict[str, Any]) -> N
             f"environment.options do not fit {environment.__name__}, which is made from (task, score=, tools=, and the "
             f"options): {error}"
         ) from error
+
+
+def _check_workspace(environment: type[BaseTaskEnv], config: Environment, tools: Sequence[BaseTool]) -> None:
+    """Whether tools that need a workspace get one, and its sandbox works here."""
+    if issubclass(environment, WorkspaceEnvironment):
+        choose_sandbox(config.options.get("sandbox", ""))
+        limits_of(config.options.get("limits") or {})
+        return
+    for tool in tools:
+        if isinstance(tool, WorkspaceTool):
+            raise RequestError(
+                f"environment.tools: `{tool.name}` needs a working folder: set environment.environment to "
+                f"`WorkspaceEnvironment` or a subclass of it"
+            )

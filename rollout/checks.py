@@ -18,7 +18,7 @@ def observed(messages: object, where: str, limit: int) -> list[Message]:
         raise _nonsense(f"{where} returned {type(messages).__name__}, not a list of Messages")
     if not all(isinstance(m.content, str) for m in messages):
         raise _nonsense(f"{where} returned a message whose content is not text")
-    size = sum(len(m.content) for m in messages)
+    size = sum(len(m.content) + (len(str(m.facts)) if m.facts else 0) for m in messages)
     if size > limit:
         raise EpisodeEnded(
             Status.FLOODED, f"{where} returned {size} characters, environment.max_observation is {limit}"

@@ -32,7 +32,7 @@ class Limits:
     open_files: int = 128
     """Of each process."""
     output_bytes: int = 16 * 2**10
-    """Kept of each of stdout and stderr; more is read and dropped, and far more ends the command."""
+    """Kept of each of stdout and stderr, its start and its end; more is dropped, and far more ends the command."""
 
 
 @dataclass(frozen=True)

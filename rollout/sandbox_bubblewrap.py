@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollout.sandbox import DEFAULT_LIMITS, Limits, SandboxResult
-from rollout.sandbox_child import limited, prepare, run_child
+from rollout.sandbox_child import ENVIRONMENT, limited, prepare, run_child
 from rollout.sandbox_seccomp import filter_file
 
 FOLDER = "/work"
@@ -66,7 +66,8 @@ class BubblewrapSandbox:
         tmpfs = ["--size", str(limits.disk_bytes), "--tmpfs"]
         return [
             "bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",
-            "--clearenv", "--setenv", "PATH", path, "--setenv", "HOME", FOLDER, "--setenv", "LANG", "C.UTF-8",
+            "--clearenv", "--setenv", "PATH", path, "--setenv", "HOME", FOLDER,
+            *(part for name, value in ENVIRONMENT.items() for part in ("--setenv", name, value)),
             *_system(),
             "--proc", "/proc", "--dev", "/dev", *tmpfs, "/dev/shm", "--remount-ro", "/dev", *tmpfs, "/tmp",
             "--bind", str(folder), FOLDER, "--chdir", FOLDER, "--remount-ro", "/",

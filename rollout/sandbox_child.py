@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout.sandbox import Ended, Limits, SandboxResult
@@ -14,6 +14,8 @@ from schemas.errors import RunStopped
 
 NOBODY = 65534
 """Whom commands run as when the worker is root: the kernel excepts root from limits of processes."""
+ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+"""Python takes a compiled file for current if source and file agree in size and second: edits would go unseen."""
 LOOK_SECONDS = 0.1
 FLOOD = 64
 """A command ends once it has written this many times what is kept."""
@@ -55,8 +57,28 @@ def limited(command: Sequence[str], limits: Limits, processes: int) -> list[str]
 
 @dataclass
 class _Output:
-    kept: bytearray
+    """The start and the end of an output, of at most `most` bytes together."""
+
+    most: int
+    start: bytearray = field(default_factory=bytearray)
+    end: bytearray = field(default_factory=bytearray)
     seen: int = 0
+
+    def add(self, chunk: bytes) -> None:
+        self.seen += len(chunk)
+        room = self.most - self.most // 2 - len(self.start)
+        self.start += chunk[:room]
+        self.end += chunk[room:]
+        del self.end[: max(0, len(self.end) - self.most // 2)]
+
+    @property
+    def cut(self) -> bool:
+        return self.seen > self.most
+
+    @property
+    def text(self) -> str:
+        between = f"\n... {self.seen - self.most} bytes left out ...\n".encode() if self.cut else b""
+        return bytes(self.start + between + self.end).decode(errors="replace")
 
 
 async def run_child(
@@ -78,11 +100,11 @@ async def run_child(
         )  # fmt: skip
     except OSError as error:
         raise RunStopped(f"the sandbox `{backend}` can't start `{command[0]}` in {folder}: {error}") from error
-    outputs = _Output(bytearray()), _Output(bytearray())
+    outputs = _Output(limits.output_bytes), _Output(limits.output_bytes)
     pipes = [
         asyncio.ensure_future(_feed(process, stdin)),
-        asyncio.ensure_future(_drain(process.stdout, outputs[0], limits.output_bytes)),
-        asyncio.ensure_future(_drain(process.stderr, outputs[1], limits.output_bytes)),
+        asyncio.ensure_future(_drain(process.stdout, outputs[0])),
+        asyncio.ensure_future(_drain(process.stderr, outputs[1])),
     ]
     try:
         ended = await _watched(process, folder, outputs, limits)
@@ -93,7 +115,7 @@ async def run_child(
         for pipe in pipes:
             pipe.cancel()
         process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of pipes that stay open
-    return _result(backend, process.returncode, outputs, ended, limits)
+    return _result(backend, process.returncode, outputs, ended)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
@@ -110,11 +132,10 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
     process.stdin.close()
 
 
-async def _drain(stream: asyncio.StreamReader | None, output: _Output, most: int) -> None:
+async def _drain(stream: asyncio.StreamReader | None, output: _Output) -> None:
     assert stream is not None
     while chunk := await stream.read(65536):
-        output.seen += len(chunk)
-        output.kept += chunk[: max(0, most - len(output.kept))]
+        output.add(chunk)
 
 
 async def _watched(
@@ -138,10 +159,8 @@ async def _watched(
         waiting.cancel()
 
 
-def _result(
-    backend: str, status: int | None, outputs: tuple[_Output, _Output], ended: Ended, limits: Limits
-) -> SandboxResult:
+def _result(backend: str, status: int | None, outputs: tuple[_Output, _Output], ended: Ended) -> SandboxResult:
     status = 128 + signal.SIGKILL if status is None else status
-    out, err = (o.kept.decode(errors="replace") for o in outputs)
-    cut = [o.seen > limits.output_bytes for o in outputs]
-    return SandboxResult(128 - status if status < 0 else status, out, err, cut[0], cut[1], ended, backend)
+    out, err = outputs
+    status = 128 - status if status < 0 else status
+    return SandboxResult(status, out.text, err.text, out.cut, err.cut, ended, backend)

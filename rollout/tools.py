@@ -4,8 +4,8 @@ What the model got wrong (an unknown tool, wrong arguments, a ToolError) is answ
 exception is the tool's own failure and ends the episode.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rollout.hooks import call as call_hook
@@ -23,6 +23,8 @@ class ToolOutput:
 
     text: str
     error: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the trajectory keeps beside the text, as JSON; the model does not see it."""
 
 
 class BaseTool:
@@ -41,7 +43,7 @@ class BaseTool:
         return ToolSpec(self.name, self.description, self.parameters)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """The result, shown to the model as text."""
+        """The result, shown to the model as text; a ToolOutput says more of it."""
         raise NotImplementedError
 
 
@@ -60,6 +62,10 @@ class ToolManager:
         self._tools[tool.name] = tool
 
     @property
+    def tools(self) -> tuple[BaseTool, ...]:
+        return tuple(self._tools.values())
+
+    @property
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(t.spec for t in self._tools.values())
 
@@ -74,6 +80,8 @@ class ToolManager:
             return ToolOutput(f"Error: {wrong}.", error=True)
         try:
             found = await call_hook(tool.apply, **call.arguments)
+            if type(found) is ToolOutput:
+                return found
             return ToolOutput(found if type(found) is str else await call_hook(str, found))  # its own code writes it
         except ToolError as error:
             return ToolOutput(f"Error: {error}", error=True)
@@ -81,7 +89,7 @@ class ToolManager:
     async def execute(self, calls: Sequence[ToolCall]) -> list[Message]:
         """Run the calls of one turn in their order; one tool message each."""
         outputs = [(c, await self.run(c)) for c in calls]
-        return [Message("tool", o.text, name=c.name, tool_call_id=c.id) for c, o in outputs]
+        return [Message("tool", o.text, name=c.name, tool_call_id=c.id, facts=o.facts) for c, o in outputs]
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -64,7 +64,8 @@ class Environment(Section):
     environment: str = "ToolEnvironment"
     agent: str = "ToolAgent"
     tools: tuple[str, ...] = ()
-    """Tools offered to the agent: built-in names (`calculator`) or `module:Class`."""
+    """Tools offered to the agent: `calculator`, `python`, `shell`, `view`, `edit` (docs/environments.md), or
+    `module:Class`."""
     reward: str = "exact_match"
     """How an episode is scored: a built-in name or `module:function` taking (task, messages) to a number in [0, 1]."""
     system_prompt: str = ""

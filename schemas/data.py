@@ -107,8 +107,8 @@ def _message(value: Any, where: str) -> Message:
         if not isinstance(value.get(key), str | None):
             raise RequestError(f"{where}: `{key}` must be text")
     calls = tuple(_call(c, where) for c in value.get("tool_calls") or ())
-    texts = (value.get(key) or "" for key in ("name", "tool_call_id", "reasoning_content"))
-    return Message(value["role"], value.get("content") or "", calls, *texts)
+    name, call_id, thinking = (value.get(key) or "" for key in ("name", "tool_call_id", "reasoning_content"))
+    return Message(value["role"], value.get("content") or "", calls, name, call_id, thinking)
 
 
 def _call(value: Any, where: str) -> ToolCall:

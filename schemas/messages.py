@@ -3,6 +3,7 @@
 Made by environments and agents (rollout) and by demonstration files; eaten by the chat formats in `models`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,6 +32,8 @@ class Message:
     name: str = ""
     tool_call_id: str = ""
     thinking: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What a tool says beside `content`, for trajectories: JSON that no model sees."""
 
 
 @dataclass(frozen=True)
@@ -56,4 +59,6 @@ def to_json(message: Message) -> dict[str, Any]:
         out["tool_call_id"] = message.tool_call_id
     if message.thinking:
         out["reasoning_content"] = message.thinking
+    if message.facts:
+        out["facts"] = dict(message.facts)
     return out

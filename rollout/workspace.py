@@ -1,0 +1,65 @@
+"""The working folder of one episode: made at its start, changed by its commands and tools, removed at its end."""
+
+import asyncio
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rollout.sandbox import DEFAULT_LIMITS, Limits, Sandbox, SandboxResult
+from rollout.workspace_files import exists, read_text, write_text
+
+MAX_FILE = 2**20
+"""Bytes of a file that tools read or write."""
+REMOVE_SECONDS = 60.0
+
+
+class Workspace:
+    """A folder and the sandbox that runs commands in it. `open` and `close` block: call them in a thread."""
+
+    def __init__(self, sandbox: Sandbox, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.sandbox, self.limits = sandbox, limits
+        self._folder: Path | None = None
+        self._running = asyncio.Lock()
+
+    @property
+    def folder(self) -> Path:
+        if self._folder is None:
+            raise RuntimeError("the workspace is not open: the environment's reset opens it")
+        return self._folder
+
+    def open(self, files: Mapping[str, str]) -> None:
+        """Make the folder with these files, by relative path."""
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-workspace-"))
+        for path, text in files.items():
+            write_text(self._folder, path, text)
+        self.sandbox.prepare(self._folder)
+
+    async def run(self, command: Sequence[str], *, stdin: bytes = b"") -> SandboxResult:
+        """Run a command in the folder; one at a time."""
+        async with self._running:
+            return await self.sandbox.run(command, self.folder, stdin=stdin, limits=self.limits)
+
+    def read(self, path: str) -> str:
+        """The text of a file in the folder; ToolError says why not."""
+        return read_text(self.folder, path, MAX_FILE)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file in the folder; ToolError says why not."""
+        write_text(self.folder, path, text)
+
+    def exists(self, path: str) -> bool:
+        return exists(self.folder, path)
+
+    async def close(self) -> None:
+        """Remove the folder, once what runs in it has ended."""
+        async with self._running:
+            folder, self._folder = self._folder, None
+            if folder is not None:
+                await asyncio.to_thread(_remove, folder)
+
+
+def _remove(folder: Path) -> None:
+    """Also what its owner has closed, and nests deeper than Python can walk; links are not followed."""
+    for command in (["chmod", "-R", "u+rwX", "--", str(folder)], ["rm", "-rf", "--", str(folder)]):
+        subprocess.run(command, timeout=REMOVE_SECONDS, stdin=subprocess.DEVNULL, capture_output=True, check=False)
