@@ -106,6 +106,7 @@ def play(cell: Cell, configuration: Path, root: Path) -> dict[str, Any]:
     _headrace("run", str(configuration), "--root", store, "--run", cell.name, *settings)
     _headrace("audit", "verify", cell.name, "--root", store)
     status = json.loads(_headrace("status", cell.name, "--root", store, "--json"))
+    folder = root / "store" / "runs" / cell.name / f"rl-{status['rl']['key']}" / "metrics"
     evaluated = {e["name"]: e for e in status["evaluations"] if e["setting"] == "evaluation.tasks"}
     return asdict(cell) | {
         "cell": cell.name,
@@ -114,8 +115,14 @@ def play(cell: Cell, configuration: Path, root: Path) -> dict[str, Any]:
         "load": [round(load, 2), round(os.getloadavg()[0], 2)],
         "run_seconds": round(time.time() - began, 1),
         "held_out": {name: {k: e[k] for k in ("success", "low", "high", "n")} for name, e in evaluated.items()},
-        "figures": _figures(root / "store" / "runs" / cell.name / f"rl-{status['rl']['key']}" / "metrics"),
+        "learners": learners(folder),
+        "figures": _figures(folder),
     }
+
+
+def learners(metrics: Path) -> int:
+    """How many learners made the steps: more than one where the run was cut off and went on."""
+    return len(pq.read_table(metrics, columns=["learner"])["learner"].unique())
 
 
 def _figures(folder: Path) -> dict[str, list[float | None]]:

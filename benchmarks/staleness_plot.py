@@ -43,7 +43,7 @@ def _panels(
 ) -> str:
     y = 20 + line * (HEIGHT + GAP)
     by_step = [[_curve(range(1, len(rewards(r)) + 1), rewards(r)) for r in runs] for _, runs in named]
-    by_time = [[_curve(seconds(r), rewards(r)) for r in runs] for _, runs in named]
+    by_time = [[_curve(seconds(r), rewards(r)) for r in runs if r["learners"] == 1] for _, runs in named]
     legend = [
         f'<text x="{LEFT + 90 * i}" y="{y + 18}" fill="{COLOURS[i % len(COLOURS)]}">{escape(name)}</text>\n'
         for i, (name, _) in enumerate(named)
@@ -59,7 +59,7 @@ def _curve(xs: Sequence[float] | range, ys: Sequence[float]) -> Curve:
 
 def _panel(x: int, y: int, lines: list[list[Curve]], label: str) -> str:
     """Axes and, for each line, the mean of its curves and their spread, as far as all of them go."""
-    end = max(float(curve[0][-1]) for curves in lines for curve in curves) or 1.0
+    end = max((float(curve[0][-1]) for curves in lines for curve in curves), default=1.0) or 1.0
 
     def place(across: np.ndarray, up: np.ndarray) -> str:
         return " ".join(
@@ -67,7 +67,7 @@ def _panel(x: int, y: int, lines: list[list[Curve]], label: str) -> str:
         )
 
     parts = [_axes(x, y, end, label)]
-    for number, curves in enumerate(lines):
+    for number, curves in ((i, curves) for i, curves in enumerate(lines) if curves):
         colour = COLOURS[number % len(COLOURS)]
         grid = np.linspace(max(c[0][0] for c in curves), min(c[0][-1] for c in curves), POINTS)
         values = np.stack([np.interp(grid, *curve) for curve in curves])

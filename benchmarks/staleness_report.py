@@ -61,6 +61,7 @@ def _row(setting: tuple[str, int, int, int], runs: list[dict[str, Any]], lines: 
         (run, same.get((correction, concurrency, steps, run["seed"])) or same.get(("none", WIDEST, steps, run["seed"])))
         for run in runs
     ]
+    timed = [run for run in runs if run["learners"] == 1]
     realised = _mean(_mean(run["figures"]["off_policy/mean"]) for run in runs)
     return {
         "bound": bound,
@@ -78,8 +79,8 @@ def _row(setting: tuple[str, int, int, int], runs: list[dict[str, Any]], lines: 
         "last": _spread(_mean(rewards(run)[-LAST:]) for run in runs),
         "held_out": _spread(run["held_out"]["candidate"]["success"] for run in runs if "candidate" in run["held_out"]),
         "step_reached": _spread_if_all(_reached(run, lambda run, i: i + 1) for run in runs),
-        "seconds_reached": _spread_if_all(_reached(run, lambda run, i: seconds(run)[i]) for run in runs),
-        "seconds": _spread(seconds(run)[-1] for run in runs),
+        "seconds_reached": _spread_if_all(_reached(run, lambda run, i: seconds(run)[i]) for run in timed),
+        "seconds": _spread(seconds(run)[-1] for run in timed),
     }
 
 
@@ -118,10 +119,14 @@ def write_report(path: Path, lines: Sequence[dict[str, Any]], missing: Sequence[
 def _state(lines: Sequence[dict[str, Any]], missing: Sequence[str]) -> str:
     loads = [value for line in lines for value in line["load"]]
     cores = sorted({line["cores"] for line in lines})
-    told = ", ".join(f"`{name}`" for name in missing) or "none"
+    seeds: dict[str, list[str]] = {}
+    for setting, _, seed in (name.rpartition("-seed") for name in missing):
+        seeds.setdefault(setting, []).append(seed)
+    left = "; ".join(f"`{setting}` of seed {', '.join(numbers)}" for setting, numbers in seeds.items())
+    told = f"Not run: {len(missing)} ({left})." if missing else "None is missing."
     return (
         f"Finished runs: {len(lines)}, on {' or '.join(map(str, cores))} cores with a load average around them of "
-        f"{min(loads):.1f} to {max(loads):.1f}. Not run ({len(missing)}): {told}."
+        f"{min(loads):.1f} to {max(loads):.1f}. {told}"
     )
 
 
