@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     _config(run)
     run.add_argument("--run", metavar="NAME", help="the run's name (default: the configuration's)")
     _validate(commands)
+    _rollout(commands)
     status = _command(commands, "status", "how far runs are")
     status.add_argument("run", nargs="?", metavar="RUN")
     _json(status)
@@ -123,6 +124,20 @@ def _validate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     command.add_argument(
         "--tasks", type=int, metavar="N", help="play the gold answers of the first N tasks of every file (default: all)"
     )
+    _json(command)
+
+
+def _rollout(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    command = _command(commands, "rollout", "play some episodes with any policy and read them; nothing is stored")
+    _config(command)
+    command.add_argument("--episodes", type=int, default=8, metavar="N", help="how many (default: 8)")
+    policy = command.add_mutually_exclusive_group()
+    policy.add_argument("--policy", choices=["gold"], help="gold: say the gold answers; needs no model")
+    policy.add_argument("--checkpoint", metavar="RUN[@STEP]", help="sample with its weights (default: model.path)")
+    command.add_argument(
+        "--from", dest="source", default="rl.tasks", metavar="SETTING", help="whose tasks (default: rl.tasks)"
+    )
+    command.add_argument("--temperature", type=float, metavar="T", help="default: rollout.temperature")
     _json(command)
 
 

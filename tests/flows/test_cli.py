@@ -25,7 +25,19 @@ def test_help_imports_nothing_heavy() -> None:
         "assert not heavy, heavy"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("run", "validate", "status", "work", "eval", "promote", "audit", "gc", "deploy", "serve"):
+    for command in (
+        "run",
+        "validate",
+        "rollout",
+        "status",
+        "work",
+        "eval",
+        "promote",
+        "audit",
+        "gc",
+        "deploy",
+        "serve",
+    ):
         assert command in found.stdout
 
 
