@@ -49,7 +49,7 @@ def _schema(function: Callable[..., Any], texts: Mapping[str, str]) -> dict[str,
     """The JSON Schema of the arguments, an object."""
     if not inspect.signature(function).parameters:
         return {"type": "object", "properties": {}}
-    schema = TypeAdapter(function).json_schema()
+    schema = TypeAdapter(function).json_schema()  # type: ignore[arg-type]  # it takes functions too
     for name, part in schema["properties"].items():
         part.pop("title", None)
         if name in texts:
