@@ -16,6 +16,9 @@ def parser() -> argparse.ArgumentParser:
     """Every command with its arguments; `module` is where it lives below `flows.commands`."""
     top = argparse.ArgumentParser(prog="headrace", description="Post-training for tool-using agents.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    init = commands.add_parser("init", help="a new folder with a task of your own that runs", description=_INIT)
+    init.set_defaults(module="init")
+    init.add_argument("folder", metavar="DIR", help="a folder that is empty or does not exist yet")
     run = _command(commands, "run", "run a configuration to its end, or continue its run")
     _config(run)
     run.add_argument("--run", metavar="NAME", help="the run's name (default: the configuration's)")
@@ -194,6 +197,7 @@ def _audit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         _json(kind)
 
 
+_INIT = "a new folder with a configuration, an environment, tasks and demonstrations, which run as they are"
 _OUT = ("--out", {"metavar": "FILE", "help": "write all rows to FILE.parquet or FILE.csv"})
 _LEDGER = ("--ledger", {"action": "store_true", "help": "read every ledger record, not the catalog"})
 _AUDITS: tuple[tuple[str, str, str, tuple[tuple[str, dict[str, Any]], ...]], ...] = (

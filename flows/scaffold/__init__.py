@@ -1,0 +1,1 @@
+"""What `headrace init` puts into a new folder: files that run as they are and are meant to be changed."""
