@@ -16,6 +16,7 @@ HOME = Path(__file__).resolve().parents[1]
         ("ledger", ("--steps", "4", "--rows", "8", "--every", "2", "--rounds", "1")),
         ("shards", ("--rows", "2", "--rounds", "1")),
         pytest.param("learner", ("--only", "packing", "--rounds", "1"), marks=pytest.mark.slow),
+        pytest.param("engine", ("--size", "0.8m", "--flight", "2", "--rounds", "1"), marks=pytest.mark.slow),
     ],
 )
 def test_a_benchmark_ends_with_one_json_object(name: str, small: tuple[str, ...]) -> None:
