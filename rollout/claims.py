@@ -2,18 +2,25 @@
 
 Claims are create-if-absent and takeovers compare-and-swap, so two workers never both win a group. A taker first reads
 what all owners have sealed and plays only what is missing. A worker takes over from itself a group that stays open long
-after it was played, if a shard of it can't be read back. Blocking store calls: use from a thread, one at a time.
+after it was played, if a shard of it can't be read back. A group whose owners died one after the other is a suspect: it
+is played with nothing beside it, so that nobody else pays and the next death says whose it was. Blocking store calls:
+use from a thread, one at a time.
 """
 
 import time
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollout.sealed import SealedSamples
 from schemas.config import Run
 from schemas.manifest import Claim, Window
 from storage import control
 from storage.objects import ObjectStore
+
+SUSPECT_DEATHS = 2
+"""A group that so many owners died with is played alone: one may have been killed from outside …"""
+DEADLY_DEATHS = 3
+"""… and with one more its task is what ends them."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +32,18 @@ class Assignment:
     """Each owner numbers its attempts from takeovers x attempts, so that no id is used twice."""
     samples: tuple[int, ...]
     """The samples that no owner before has settled."""
+    deaths: int = field(default=0, compare=False)
+    """How many owners died while they had it, rather than to leave."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing may be played beside it."""
+        return self.deaths >= SUSPECT_DEATHS
+
+    @property
+    def deadly(self) -> str:
+        """That playing it ends the worker, in a sentence; empty if it does not."""
+        return f"{self.deaths} workers in a row ended while they played it" if self.deaths >= DEADLY_DEATHS else ""
 
 
 class ClaimBoard:
@@ -50,11 +69,29 @@ class ClaimBoard:
         """Group → when it was last seen in play."""
         self._looked = float("-inf")
         self._orphans: list[tuple[Claim, int]] = []
+        self._died: set[str] = set()
+        """Workers that stopped beating without having left."""
 
-    def next(self, window: Window) -> Assignment | None:
-        """The next group to play, or None while there is none."""
+    def next(self, window: Window, *, idle: bool = True) -> Assignment | None:
+        """The next group to play, or None while there is none.
+
+        `idle`: nothing is in play here and all is sealed. While a suspect waits for that, nothing else is begun.
+        """
         self._forget(window)
+        self._orphans = [o for o in self._orphans if self._may_take(o[0], window)]
+        if any(self._suspect(claim) for claim, _ in self._orphans):
+            self._orphans.sort(key=lambda orphan: not self._suspect(orphan[0]))
+            return self._take_over(window) if idle else None
         return self._claim_free(window) or self._take_over(window)
+
+    def _may_take(self, claim: Claim, window: Window) -> bool:
+        return not has_ended(window, claim.group) and claim.takeovers < self._rollout.max_takeovers
+
+    def _suspect(self, claim: Claim) -> bool:
+        return self._deaths(claim.owners) >= SUSPECT_DEATHS
+
+    def _deaths(self, owners: tuple[str, ...]) -> int:
+        return sum(owner in self._died for owner in owners)
 
     def _forget(self, window: Window) -> None:
         self._taken = {g for g in self._taken if g >= window.low}
@@ -106,14 +143,17 @@ class ClaimBoard:
             state, generation = found
             moving = self._leases.alive(state.worker, generation)
             alive[state.worker] = moving and state.state == "running"
+            if not moving and state.state == "running":
+                self._died.add(state.worker)
+            else:
+                self._died.discard(state.worker)
             number += 1
         return alive
 
     def _take_over(self, window: Window) -> Assignment | None:
-        still_open = set(open_groups(window))
         while self._orphans:
             claim, generation = self._orphans.pop(0)
-            if claim.group not in still_open or claim.takeovers >= self._rollout.max_takeovers:
+            if not self._may_take(claim, window):
                 continue
             taken = control.take_over(self._store, self._base, claim, generation, self._worker)
             if taken is None:
@@ -122,7 +162,8 @@ class ClaimBoard:
             self._taken.discard(taken.group)
             missing = self._missing(taken.group, taken.owners[:-1])
             if missing:
-                return Assignment(taken.group, taken.takeovers * self._rollout.attempts, missing)
+                first = taken.takeovers * self._rollout.attempts
+                return Assignment(taken.group, first, missing, self._deaths(taken.owners[:-1]))
         return None
 
 

@@ -43,6 +43,8 @@ class Shift:
         self._orchestrator, self._sealer, self._counters = orchestrator, sealer, counters
         self._quarantine, self._attempts = quarantine, config.rollout.attempts
         self._tasks, self._seed, self._stop = tasks, seed, stop
+        self._alone = -1
+        """The group beside which nothing may be played."""
 
     async def work(self) -> None:
         """The loop. Whatever ends it, what is finished is sealed and what is not is counted as abandoned."""
@@ -83,18 +85,27 @@ class Shift:
         if not current or self._follower.draining:
             return
         while self._orchestrator.wanting:
-            found = await asyncio.to_thread(self._next, window)
+            if self._alone in self._orchestrator.groups:
+                break
+            idle = not self._orchestrator.groups and not self._sealer.unsealed
+            found = await asyncio.to_thread(self._next, window, idle)
             if found is None:
                 break
             assignment, refused = found
+            self._alone = assignment.group if assignment.alone else -1
             self._counters.takeovers += assignment.first_attempt > 0
             self._orchestrator.submit(self._jobs(assignment, refused))
         self._orchestrator.fill()
 
-    def _next(self, window: Window) -> tuple[Assignment, str] | None:
+    def _next(self, window: Window, idle: bool) -> tuple[Assignment, str] | None:
         """A group to play, and why it is not to be played after all. Asks the store: call it in a thread."""
-        assignment = self._board.next(window)
-        return (assignment, self._quarantine.reason(self._task(assignment.group))) if assignment else None
+        assignment = self._board.next(window, idle=idle)
+        if assignment is None:
+            return None
+        task = self._task(assignment.group)
+        if assignment.deadly:
+            self._quarantine.condemn(task, assignment.deadly)
+        return assignment, self._quarantine.reason(task)
 
     def _task(self, group: int) -> int:
         return seeds.task_index(self._seed, len(self._tasks), group)

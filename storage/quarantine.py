@@ -32,6 +32,11 @@ def change_trouble(
             continue
 
 
+def deadly(store: ObjectStore, base: str) -> int:
+    """How many tasks are known to end the workers that play them."""
+    return sum(bool(t.deadly) for t in troubles(store, base))
+
+
 def troubles(store: ObjectStore, base: str) -> list[TaskTrouble]:
     """Everything that is known, by task."""
     found = (read_document(store, TaskTrouble, key) for key in store.list(f"{keys.all_trouble(base)}/"))

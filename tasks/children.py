@@ -45,6 +45,8 @@ class Outcome:
     """The child stopped with a reason of its own, so that a restart would only repeat it."""
     stopped: bool = False
     """We asked it to stop."""
+    silent: bool = False
+    """It had begun its work and ended without a word of its own: by an exit call somewhere, a signal, or a crash."""
 
 
 def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -151,7 +153,9 @@ class _Watch:
             self._tell_errors()
         last = self._output.errors.last
         how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
-        return Outcome(code, how + (f" ({last})" if last and code > 0 else ""), stopped=stopped)
+        return Outcome(
+            code, how + (f" ({last})" if last and code > 0 else ""), stopped=stopped, silent=self._patience.begun
+        )
 
     def _tell_errors(self) -> None:
         """What the child wrote to standard error last: nothing else says why it ended, or where it hung."""

@@ -8,6 +8,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from models.user_modules import environment_sha256
@@ -15,10 +16,11 @@ from schemas.config import Run
 from schemas.errors import HeadraceError, RequestError, RunStopped
 from schemas.manifest import RLSpec
 from storage.objects import ObjectStore
+from storage.quarantine import deadly
 from tasks import processes
 from tasks.children import Event
 from tasks.run_watch import RunWatch, Sight
-from tasks.supervise import Restarts, keep_running
+from tasks.supervise import WORKERS, keep_running
 
 LOOK_SECONDS = 2.0
 """How often the run is looked at; a few small reads."""
@@ -155,7 +157,8 @@ class Crew:
                 lambda event: self._tell(command.name, event),
                 stop=stop.is_set,
                 silence=silence,
-                restarts=Restarts(limit=6),
+                restarts=WORKERS,
+                progress=partial(deadly, self._store, base),
             )
         except HeadraceError as error:
             self._errors.append(error)

@@ -6,19 +6,21 @@ can't go on, all stop with the first cause.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from schemas import keys
 from schemas.errors import HeadraceError, RunStopped
 from schemas.manifest import RLSpec
 from storage.control import read_window
 from storage.objects import find
+from storage.quarantine import deadly
 from tasks import announce, processes
 from tasks.children import Command, Event
 from tasks.elsewhere import WorkersElsewhere, shown
 from tasks.fleet import Fleet
 from tasks.last_step import LastStep
 from tasks.session import Session
-from tasks.supervise import Restarts, keep_running
+from tasks.supervise import WORKERS, Restarts, keep_running
 from tasks.survey import Stage, read_rl
 from tasks.worker_pool import PoolUnreachable, PrefectPool, WorkerPool
 
@@ -53,7 +55,8 @@ def roll_out(session: Session, base: str, index: int) -> str:
     """
     command, ended = processes.worker(session.store.url, base, index), "finished"
     while ended == "finished" and _window_opens(session, base):
-        ended = _keep(session, command, Restarts(limit=6), lambda event: _note_worker(session, event))
+        note = partial(_note_worker, session)
+        ended = _keep(session, command, WORKERS, note, partial(deadly, session.store, base))
     return ended
 
 
@@ -146,6 +149,7 @@ def _keep(
     command: Command,
     restarts: Restarts,
     note: Callable[[Event], None] = lambda event: None,
+    progress: Callable[[], object] = lambda: None,
 ) -> str:
     def on_event(event: Event) -> None:
         note(event)
@@ -158,6 +162,7 @@ def _keep(
             stop=session.stop.is_set,
             silence=session.request.config.supervision.silence_seconds,
             restarts=restarts,
+            progress=progress,
         )
     except HeadraceError as error:
         session.fail(error)

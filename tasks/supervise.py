@@ -23,7 +23,13 @@ class Restarts:
     limit: int = 4
     pause: float = 0.5
     longest_pause: float = 20.0
+    alike: int = 2
+    """So often in a row one exit code without a word ends it. A cause that the child says itself: always two."""
     healthy: float = 120.0
+
+
+WORKERS = Restarts(limit=8, alike=8)
+"""Of rollout workers: a task that ends them is known for it after three deaths, more where several are in play."""
 
 
 def keep_running(
@@ -35,9 +41,13 @@ def keep_running(
     start: float = START_SECONDS,
     grace: float = 10.0,
     restarts: Restarts = Restarts(),
+    progress: Callable[[], object] = lambda: None,
 ) -> Outcome:
-    """Run a child until it ends well or we stop it. RunStopped (or RequestError) with the cause once it can't go on."""
-    failures, last_cause = 0, ""
+    """Run a child until it ends well or we stop it. RunStopped (or RequestError) with the cause once it can't go on.
+
+    Where `progress` is another value than at the failure before, those so far have led somewhere: they are forgiven.
+    """
+    failures, same, last_cause, reached = 0, 0, "", progress()
     while True:
         started = time.monotonic()
         outcome = run_child(command, on_event, stop=stop, silence=silence, start=start, grace=grace)
@@ -45,10 +55,13 @@ def keep_running(
             return outcome
         if time.monotonic() - started > restarts.healthy:
             failures, last_cause = 0, ""
+        if (now := progress()) != reached:
+            failures, last_cause, reached = 0, "", now
         failures += 1
+        same = same + 1 if alike(outcome.cause, last_cause) else 1
         if outcome.refused:
             raise RequestError(outcome.cause)
-        repeated = outcome.code > 0 and alike(outcome.cause, last_cause)
+        repeated = outcome.code > 0 and same >= (restarts.alike if outcome.silent else 2)
         if outcome.deliberate or repeated or failures > restarts.limit:
             raise RunStopped(_give_up(command, outcome, failures))
         last_cause = outcome.cause
