@@ -76,6 +76,24 @@ def test_a_killed_child_is_started_anew_a_limited_number_of_times() -> None:
     assert sum(e["event"] == "restart" for e in events) == 2
 
 
+def test_a_child_that_had_begun_may_end_without_a_word_as_often_as_is_allowed() -> None:
+    events: list[Event] = []
+    allowed = Restarts(limit=9, pause=0.01, longest_pause=0.02, alike=3)
+    with pytest.raises(RunStopped, match=r"loud failed \(3 times\): ended with exit code 7"):
+        keep_running(loud("mute"), events.append, stop=lambda: False, silence=30, restarts=allowed)
+    assert sum(e["event"] == "restart" for e in events) == 2
+
+
+def test_failures_that_led_somewhere_are_forgiven() -> None:
+    events: list[Event] = []
+    found = iter([0, 0, 0, 1, 1, 1, 1, 1])
+    with pytest.raises(RunStopped, match=r"loud failed \(3 times\): it was killed by SIGKILL"):
+        keep_running(
+            loud("killed"), events.append, stop=lambda: False, silence=30, restarts=QUICK, progress=lambda: next(found)
+        )
+    assert sum(e["event"] == "restart" for e in events) == 4
+
+
 def test_the_same_cause_twice_ends_it() -> None:
     with pytest.raises(RunStopped, match=r"\(2 times\): ValueError: a bug"):
         keep_running(loud("raises"), lambda e: None, stop=lambda: False, silence=30, restarts=QUICK)
