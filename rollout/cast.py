@@ -9,6 +9,7 @@ from models.plugins import load_object
 from rollout.agents import ConversationAgentBase, ModelAgent, ToolAgent
 from rollout.calculator import CalculatorTool
 from rollout.environments import BaseTaskEnv, TaskEnvironment, ToolEnvironment
+from rollout.mcp_tools import MCPServer
 from rollout.rewards import REWARDS, RewardFunction
 from rollout.sandbox_choice import choose_sandbox
 from rollout.tools import BaseTool, ToolManager
@@ -46,7 +47,7 @@ class Cast:
 
     def make_environment(self, task: Task) -> BaseTaskEnv:
         """A fresh environment for one episode. The user's constructor may block: call it as a hook."""
-        return self.environment(task, score=self.score, tools=self.tools, **self.config.options)
+        return self.environment(task, score=self.score, tools=self.tools.for_episode(), **self.config.options)
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -63,7 +64,7 @@ class Cast:
 
 def load_cast(config: Environment, folder: str) -> Cast:
     """The players that the configuration names; RequestError for a name that leads nowhere or to the wrong kind."""
-    tools = [_tool(name, folder) for name in config.tools]
+    tools = [tool for name in config.tools for tool in _tools(name, folder)]
     environment = _class(config.environment, ENVIRONMENTS, BaseTaskEnv, folder, "environment.environment")
     _check_options(environment, config.options)
     _check_workspace(environment, config, tools)
@@ -90,6 +91,14 @@ def _load(name: str, built_in: dict[str, Any], folder: str, field: str) -> Any:
             f"something of your own in the configuration's folder"
         )
     return load_object(name, folder, field)
+
+
+def _tools(name: str, folder: str) -> Sequence[BaseTool]:
+    """The tool of a name, or the tools of a server."""
+    found = TOOLS.get(name) or _load(name, TOOLS, folder, "environment.tools")
+    if isinstance(found, type) and issubclass(found, MCPServer):
+        return found().tools()
+    return [_tool(name, folder)]
 
 
 def _tool(name: str, folder: str) -> BaseTool:

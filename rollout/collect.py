@@ -17,6 +17,7 @@ from rollout.environments import BaseTaskEnv, StepResult
 from rollout.episode import Episode, EpisodeEnded, Job
 from rollout.hooks import HookTimeout, call, detach, said, within
 from rollout.rewards import Reward
+from rollout.tools import ToolManager
 from schemas import seeds
 from schemas.config import Run
 from schemas.errors import RunStopped
@@ -92,7 +93,7 @@ class TrajectoryCollectEngine:
         try:
             await self._converse(episode, agent, env, session)
         except asyncio.CancelledError:
-            detach(asyncio.ensure_future(within(self._limits.step_seconds, call(env.close))))
+            detach(asyncio.ensure_future(within(self._limits.step_seconds, _put_away(env))))
             raise
         except EpisodeEnded as end:
             episode.ended(end)
@@ -101,7 +102,7 @@ class TrajectoryCollectEngine:
     async def _close(self, episode: Episode, env: BaseTaskEnv) -> None:
         """A failure here counts, unless the episode has failed already: the first cause is kept."""
         try:
-            await self._hook("close", call(env.close))
+            await self._hook("close", _put_away(env))
         except EpisodeEnded:
             if not episode.detail:
                 raise
@@ -201,6 +202,16 @@ class TrajectoryCollectEngine:
             raise
         except Exception as error:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(what, error)) from error
+
+
+async def _put_away(env: BaseTaskEnv) -> None:
+    """Close an environment and, however that goes, what its tools hold."""
+    try:
+        await call(env.close)
+    finally:
+        tools = getattr(env, "tools", None)  # its constructor may not have called ours
+        if isinstance(tools, ToolManager):
+            await tools.close()
 
 
 def _looked_at(what: str, look: Callable[[], Checked]) -> Checked:

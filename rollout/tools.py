@@ -42,6 +42,16 @@ class BaseTool:
     def spec(self) -> ToolSpec:
         return ToolSpec(self.name, self.description, self.parameters)
 
+    def for_episode(self, shared: dict[Any, Any]) -> "BaseTool":
+        """The tool that one episode uses: itself, unless it holds something for an episode, which `close` frees.
+
+        `shared` is the same for all tools of the episode.
+        """
+        return self
+
+    async def close(self) -> None:
+        """Free what an episode's tool holds. Called once, on what `for_episode` has made."""
+
     def apply(self, *args: Any, **kwargs: Any) -> Any:
         """The result, shown to the model as text; a ToolOutput says more of it."""
         raise NotImplementedError
@@ -60,6 +70,16 @@ class ToolManager:
         if tool.name in self._tools:
             raise RequestError(f"environment.tools registers a tool named `{tool.name}` twice: rename or drop one")
         self._tools[tool.name] = tool
+
+    def for_episode(self) -> "ToolManager":
+        """The tools of one episode."""
+        shared: dict[Any, Any] = {}
+        return ToolManager([t.for_episode(shared) for t in self.tools])
+
+    async def close(self) -> None:
+        """Free what the tools of an episode hold."""
+        for tool in self.tools:
+            await call_hook(tool.close)
 
     @property
     def tools(self) -> tuple[BaseTool, ...]:
