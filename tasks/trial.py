@@ -29,18 +29,20 @@ def tasks_of(request: Request, setting: str) -> list[Task]:
     return read_tasks(file.data, file.suffix, file.where)
 
 
-def play_gold(request: Request, tasks: list[Task], count: int) -> list[Trajectory]:
+def play_gold(request: Request, setting: str, tasks: list[Task], count: int) -> list[Trajectory]:
     """Episodes in which the gold answers are said. RequestError for a task of which the environment knows none."""
-    return asyncio.run(_play_gold(request, jobs(tasks, count)))
+    return asyncio.run(_play_gold(request, f"{setting} ({request.data[setting].where})", jobs(tasks, count)))
 
 
-async def _play_gold(request: Request, wanted: list[Job]) -> list[Trajectory]:
+async def _play_gold(request: Request, where: str, wanted: list[Job]) -> list[Trajectory]:
     prompter = Prompter(request.config, str(request.folder), read_tokenizer(request))
     rows = []
     for job in wanted:
-        turns = await prompter.gold(job.task, request.config.name)
+        turns = await prompter.gold(job.task, where)
         if not turns:
-            raise RequestError(f"the environment knows no gold answer to the task `{job.task.id}`: override its `gold`")
+            raise RequestError(
+                f"{where}: the environment knows no gold answer to the task `{job.task.id}`: let its `gold` return one"
+            )
         rows.append(await prompter.say(job, turns))
     await hooks.settle(1.0)
     return rows

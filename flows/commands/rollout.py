@@ -23,7 +23,7 @@ def main(args: argparse.Namespace) -> None:
     tasks = tasks_of(request, args.source)
     check_environment(request)
     if args.policy == "gold":
-        rows = play_gold(request, tasks, args.episodes)
+        rows = play_gold(request, args.source, tasks, args.episodes)
     else:
         rows = play_weights(request, args.checkpoint, tasks, args.episodes, args.temperature)
     known = {t.id: t for t in tasks}
