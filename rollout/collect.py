@@ -55,7 +55,7 @@ class TrajectoryCollectEngine:
             episode.ended(EpisodeEnded(Status.QUARANTINED, job.refused))
             return self._row(episode)
         try:
-            async with asyncio.timeout(self._rollout.episode_seconds):
+            async with asyncio.timeout(self._rollout.episode_seconds) as episode.deadline:
                 await self._play(episode, session)
         except EpisodeEnded as end:
             episode.ended(end)
@@ -166,6 +166,7 @@ class TrajectoryCollectEngine:
     async def _score(self, episode: Episode, env: BaseTaskEnv) -> None:
         """The final reward belongs to the last turn; what the steps earned is then a part of its own."""
         steps = episode.reward.total
+        episode.allow(self._limits.reward_seconds + self._limits.step_seconds)  # to score, and to close
         value = await self._hook("reward", call(env.reward, episode.messages), self._limits.reward_seconds)
         name, limit = self._cast.config.reward, self._limits.max_observation
         episode.earned(_looked_at("reward", lambda: scored(value, name, limit)))

@@ -1,5 +1,6 @@
 """One attempt at one sample: what is to be played, what has happened so far, and the row it becomes."""
 
+import asyncio
 import json
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,6 +55,13 @@ class Episode:
     reward: Reward = field(default_factory=Reward)
     status: Status = Status.SUCCEEDED
     detail: str = ""
+    deadline: asyncio.Timeout | None = None
+
+    def allow(self, seconds: float) -> None:
+        """Let what is left of it last so long, where its deadline would come before: an episode that acted until the
+        last moment is scored like any other."""
+        if self.deadline is not None and (end := self.deadline.when()) is not None:
+            self.deadline.reschedule(max(end, asyncio.get_running_loop().time() + seconds))
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -131,7 +131,7 @@ class Rollout(Section):
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """A turn also ends with the token that completes one of these in its text; the token is kept and trained."""
     episode_seconds: PositiveFloat = 300.0
-    """Deadline of a whole episode."""
+    """Deadline of an episode up to its scoring, which then has its own (`environment.reward_seconds`)."""
     attempts: Positive = 3
     """Times a failing sample is tried before it counts as failed."""
     quarantine_after: Count = 2

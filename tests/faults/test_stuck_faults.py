@@ -7,6 +7,8 @@ import asyncio
 import random
 import time
 
+import numpy as np
+import pytest
 from support.protocol import BASE, FakeWorker, config, learner, trajectory
 from support.turning import drive, finish, records
 
@@ -17,6 +19,7 @@ from schemas.ledger import Disposition, Kind
 from schemas.trajectory import Status
 from storage import control
 from storage.memory import MemoryStore
+from trainer.advantages import grpo
 
 FLIPS = 10_000
 
@@ -122,3 +125,20 @@ def test_groups_go_by_number_and_not_by_the_prompt():
     assert made.tick()
     advantages = [row.advantage for row in records(store)[0].trained()]
     assert len(advantages) == 3 and advantages[2] > 1.0 > 0.0 > advantages[0] == advantages[1]
+
+
+def test_groups_of_unequal_size_are_each_measured_by_themselves():
+    """Groups that had lost a sample were cut in strides of the full size (inclusionAI/AReaL#1419)."""
+    store, run = MemoryStore(), config(steps=1, groups_per_batch=2, group_size=3)
+    made, worker = begin(store, run), FakeWorker(store, run)
+    rewards = {0: (0.0, 1.0), 1: (1.0, 0.0, 0.25)}
+    for group, values in rewards.items():
+        control.create_claim(store, BASE, group, worker.name, 0)
+        for sample, reward in enumerate(values):
+            worker.writer.add(trajectory(group, sample, worker=worker.name, reward=reward))
+    for attempt in range(3):
+        worker.writer.add(trajectory(0, 2, attempt=attempt, worker=worker.name, status=Status.FLOODED))
+    worker.writer.seal()
+    assert made.tick()
+    found = {group: [r.advantage for r in records(store)[0].trained() if r.group == group] for group in rewards}
+    assert found == {group: pytest.approx(grpo(np.array(values)), abs=1e-6) for group, values in rewards.items()}

@@ -264,6 +264,18 @@ def test_a_hanging_reward_and_a_whole_episode_have_deadlines() -> None:
     assert stuck.detail == "the episode took longer than rollout.episode_seconds = 0.1"
 
 
+def test_scoring_does_not_run_out_of_the_time_for_acting() -> None:
+    """Else whoever acted until the last moment would fail while it is scored (PrimeIntellect-ai/verifiers#1245)."""
+
+    class Thorough(ToolEnvironment):
+        async def reward(self, messages: Sequence[Message]) -> float:  # type: ignore[override]
+            await asyncio.sleep(3.0)
+            return 1.0
+
+    row = in_world(Thorough, rollout={"episode_seconds": 2.0}, environment={"reward_seconds": 60.0})
+    assert (row.status, row.reward) == ("succeeded", 1.0)
+
+
 def test_an_engine_that_fails_costs_its_episode() -> None:
     def broken(stream: Sequence[int], seed: int, version: int) -> list[int]:
         raise MemoryError("cache")
