@@ -93,7 +93,7 @@ class TrajectoryCollectEngine:
         try:
             await self._converse(episode, agent, env, session)
         except asyncio.CancelledError:
-            detach(asyncio.ensure_future(within(self._limits.step_seconds, _put_away(env))))
+            detach(asyncio.ensure_future(within(self._limits.step_seconds, put_away(env))))
             raise
         except EpisodeEnded as end:
             episode.ended(end)
@@ -102,7 +102,7 @@ class TrajectoryCollectEngine:
     async def _close(self, episode: Episode, env: BaseTaskEnv) -> None:
         """A failure here counts, unless the episode has failed already: the first cause is kept."""
         try:
-            await self._hook("close", _put_away(env))
+            await self._hook("close", put_away(env))
         except EpisodeEnded:
             if not episode.detail:
                 raise
@@ -205,7 +205,7 @@ class TrajectoryCollectEngine:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(what, error)) from error
 
 
-async def _put_away(env: BaseTaskEnv) -> None:
+async def put_away(env: BaseTaskEnv) -> None:
     """Close an environment and, however that goes, what its tools hold."""
     try:
         await call(env.close)

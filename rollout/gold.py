@@ -10,7 +10,7 @@ from itertools import repeat
 from models.chat import ChatFormat, chat_format
 from models.tokenizer import Tokenizer
 from rollout.cast import Cast, load_cast
-from rollout.collect import TrajectoryCollectEngine
+from rollout.collect import TrajectoryCollectEngine, put_away
 from rollout.episode import Job
 from rollout.hooks import HookTimeout, call, said, within
 from rollout.scripted import ScriptedEngine
@@ -40,8 +40,10 @@ class Prompter:
         limits = self._config.environment
         try:
             environment = await within(limits.step_seconds, call(self.cast.make_environment, task))
-            found = await within(limits.step_seconds, call(environment.gold))
-            await within(limits.step_seconds, call(environment.close))
+            try:
+                found = await within(limits.step_seconds, call(environment.gold))
+            finally:
+                await within(limits.step_seconds, put_away(environment))
         except HookTimeout as error:
             raise RequestError(
                 f"{where}: `gold` of the task `{task.id}` took longer than {limits.step_seconds:g} s"

@@ -11,6 +11,8 @@ from flows.cli import main
 __all__ = ["project", "root"]
 
 OWN = """
+from pathlib import Path
+
 from rollout.environments import StepResult, ToolEnvironment
 from schemas.messages import Message, ToolCall
 
@@ -39,6 +41,9 @@ class Endless(ToolEnvironment):
 class Raises(ToolEnvironment):
     def gold(self):
         raise KeyError("article")
+
+    def close(self):
+        Path(__file__).with_name("closed").touch()
 
 
 class NoMessages(ToolEnvironment):
@@ -110,6 +115,7 @@ def test_the_first_failure_is_one_sentence(
     assert said.err.startswith("headrace: rl.tasks (train.jsonl): ") and said.err.count("\n") == 1 and not said.out
     for word in words:
         assert word in said.err
+    assert (Path(config).parent / "closed").exists() == ("Raises" in setting)
 
 
 def test_a_wrong_number_of_tasks(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
