@@ -1,4 +1,4 @@
-"""Every hook in every way that it can go wrong: one attempt pays, its siblings don't, and threads come back."""
+"""Every hook in every way to go wrong: one attempt pays, not its siblings, the ledger adds up, threads come back."""
 
 import asyncio
 import concurrent.futures
@@ -6,10 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
+from support import protocol
 from support.rollouts import TASKS, TOKENIZER, config, solve
+from support.turning import finish
 
 from models.chat import chat_format
 from rollout.agents import ToolAgent
@@ -22,8 +25,11 @@ from rollout.orchestrator import RolloutOrchestrator
 from rollout.rewards import exact_match
 from rollout.scripted import ScriptedEngine
 from rollout.tools import BaseTool, ToolManager
+from schemas import keys
 from schemas.messages import Message, ToolCall
 from schemas.trajectory import Trajectory
+from storage import audit, control
+from storage.memory import MemoryStore
 
 HOOKS = ("constructor", "reset", "step", "tool", "reward", "close")
 ERROR, TIMEOUT, FLOODED, FINE = "environment_error", "environment_timeout", "flooded", "succeeded"
@@ -203,6 +209,24 @@ async def play() -> list[Trajectory]:
     return rows
 
 
+def ends(rows: list[Trajectory]) -> dict[str, int]:
+    """Where a real learner's ledger ends these rows, once the audit has found it in order."""
+    store, run = MemoryStore("test"), protocol.config(steps=1, groups_per_batch=3, group_size=2)
+    learner, worker = protocol.learner(store, run), protocol.FakeWorker(store, run)
+    store.create(keys.spec(protocol.BASE), protocol.spec(run).to_bytes())
+    learner.recover()
+    for group in range(3):
+        control.create_claim(store, protocol.BASE, group, worker.name, 0)
+    for row in rows:
+        worker.writer.add(replace(row, run="test", worker=worker.name))
+    worker.writer.seal()
+    assert learner.tick()
+    finish(learner, [worker])
+    found = audit.verify(store, "test")
+    assert found.ok, found.violations
+    return found.to_json()["dispositions"]
+
+
 @pytest.mark.parametrize(("hook", "name", "fault", "status"), CASES, ids=lambda v: v if isinstance(v, str) else "")
 async def test_one_attempt_pays(hook: str, name: str, fault: Callable[[], Any], status: str) -> None:
     World.hook, World.fault, World.chosen = hook, staticmethod(fault), False  # type: ignore[assignment]
@@ -216,6 +240,7 @@ async def test_one_attempt_pays(hook: str, name: str, fault: Callable[[], Any], 
     assert all(r.reward == 1.0 and r.status == "succeeded" for r in good)
     assert sorted(r.attempt for r in good) == [0] * (6 - len(failed)) + [1] * len(failed)
     assert all(len(r.messages) < 50_000 and len(r.components) < 600 for r in rows)
+    assert ends(rows) == {"trained": 6} | ({"failed": len(failed)} if failed else {})
 
 
 async def test_threads_are_reused_and_do_not_pile_up() -> None:
