@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.base import Count, Fraction, Name, Positive, PositiveFloat, Section
+from schemas.lora import LoRA
 from schemas.rl import RL
 from schemas.upkeep import Retention, Supervision
 from schemas.warm_ups import WarmUp, check_row
@@ -266,6 +267,8 @@ class Run(Section):
     environment: Environment = Environment()
     rollout: Rollout = Rollout()
     rl: RL
+    lora: LoRA | None = None
+    """Train adapters instead of all weights. Left out: all weights."""
     evaluation: Evaluation
     promotion: Promotion
     retention: Retention = Retention()

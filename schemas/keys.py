@@ -121,6 +121,12 @@ def policy_weights(base: str, version: int, learner: str) -> str:
     return f"{base}/policies/{version:08d}/{learner}"
 
 
+def adapter(weights_prefix: str, name: str) -> str:
+    """A file of the adapters that are part of merged weights. A folder of its own: beside the weights' `config.json`
+    transformers would add them once more."""
+    return f"{weights_prefix}/adapter/{name}"
+
+
 def checkpoints(base: str) -> str:
     return f"{base}/checkpoints"
 

@@ -20,11 +20,15 @@ def rl_part(config: Run) -> dict[str, Any]:
     for optimizer in filter(None, (rl["optimizer"], rl["critic_optimizer"])):
         if optimizer["decay_steps"] is None and optimizer["schedule"] != "constant":
             optimizer["decay_steps"] = config.rl.steps
-    return {
-        "rl": rl,
-        "rollout": config.rollout.model_dump(mode="json", exclude=set(_ROLLOUT_FREE)),
-        "environment": config.environment.model_dump(mode="json"),
-    } | engine_part(config.rollout)
+    return (
+        {
+            "rl": rl,
+            "rollout": config.rollout.model_dump(mode="json", exclude=set(_ROLLOUT_FREE)),
+            "environment": config.environment.model_dump(mode="json"),
+        }
+        | engine_part(config.rollout)
+        | lora_part(config)
+    )
 
 
 def engine_part(rollout: Rollout) -> dict[str, Any]:
@@ -32,12 +36,19 @@ def engine_part(rollout: Rollout) -> dict[str, Any]:
     return {"vllm": {"dtype": rollout.vllm.dtype}} if rollout.engine == "vllm" else {}
 
 
-def warm_up_part(config: Run, stage: WarmUp) -> dict[str, Any]:
-    """The part of the configuration that a warm-up stage's key hashes; data and parent enter it by digest."""
+def lora_part(config: Run) -> dict[str, Any]:
+    """The adapters that are trained instead of all weights; nothing where there are none."""
+    return {"lora": config.lora.model_dump(mode="json")} if config.lora else {}
+
+
+def warm_up_part(config: Run, stage: WarmUp, *, scratch: bool) -> dict[str, Any]:
+    """The part of the configuration that a warm-up stage's key hashes; data and parent enter it by digest.
+
+    `scratch`: it starts from no weights, so it has nothing to adapt."""
     architecture = config.model.architecture.model_dump(mode="json") if config.model.architecture else None
     tools = list(config.environment.tools)
     return {
         "stage": stage.model_dump(mode="json", exclude={"data", "name"}),
         "architecture": architecture,
         "tools": tools,
-    }
+    } | ({} if scratch else lora_part(config))

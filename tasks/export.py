@@ -36,7 +36,9 @@ def export(store: ObjectStore, source: Source, out: Path) -> list[str]:
 def _copy(store: ObjectStore, source: Source, folder: Path) -> int:
     """The weights' files; returns the number of parameters."""
     for key in store.list(f"{source.weights.prefix}/"):
-        (folder / key.removeprefix(f"{source.weights.prefix}/")).write_bytes(store.get(key).data)
+        path = folder / key.removeprefix(f"{source.weights.prefix}/")
+        path.parent.mkdir(exist_ok=True)  # adapters lie in a folder of their own
+        path.write_bytes(store.get(key).data)
     return _verify(source, folder)
 
 

@@ -1,6 +1,7 @@
 """Whether lengths and prompts fit the model: found before any work starts, since no episode could be played."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from models.chat import ChatFormat, chat_format
 from models.tokenizer import ByteTokenizer, Tokenizer, tokenizer_from_files
@@ -18,6 +19,7 @@ def check_fit(request: Request, cast: Cast) -> None:
     shape, own = read_config_json(request), request.config.model.architecture
     limit = own.max_position_embeddings if shape is None and own else (shape or {})["max_position_embeddings"]
     check_lengths(request.config, limit)
+    check_adapters(request.config, shape)
     chat = chat_format(read_tokenizer(request), cast.tool_specs)
     for setting, where in task_files(request.config).items():
         file = request.data[setting]
@@ -44,6 +46,22 @@ def check_lengths(config: Run, context: int) -> None:
                 f"{setting} is {length}, but the model sees at most {context} tokens (max_position_embeddings): "
                 "lower it"
             )
+
+
+def check_adapters(config: Run, described: dict[str, Any] | None) -> None:
+    """RequestError where `lora` does not fit the model: that of a config.json, or the configuration's own."""
+    if config.lora is None:
+        return
+    from models.config import DecoderConfig
+    from models.pure import shapes
+    from trainer.lora import adapted
+
+    own, tokenizer = config.model.architecture, ByteTokenizer()
+    if described is None and own is not None:
+        decoder = DecoderConfig.from_architecture(own, tokenizer.vocab_size, tokenizer.special("<|end|>"))
+    else:
+        decoder = DecoderConfig.from_hf(described or {})
+    adapted(shapes(decoder), config.lora)
 
 
 def check_prompts(where: str, tasks: Sequence[Task], cast: Cast, chat: ChatFormat, length: int) -> None:

@@ -25,7 +25,7 @@ def scratch_key(config: Run, seed: int) -> str:
 
 def warm_up_key(config: Run, stage: WarmUp, *, data: str, parent: str, seed: int) -> str:
     """A warm-up. The digests: its data, and the weights it starts from (empty: from scratch)."""
-    return _key(stage.kind, config=warm_up_part(config, stage), data=data, parent=parent, seed=seed)
+    return _key(stage.kind, config=warm_up_part(config, stage, scratch=not parent), data=data, parent=parent, seed=seed)
 
 
 def rl_key(config: Run, *, tasks: str, environment: str, initial: str, seed: int) -> str:

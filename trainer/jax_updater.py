@@ -22,6 +22,7 @@ from trainer.assembler import Row
 from trainer.batch import Batch, Part, lay_out
 from trainer.critic import Critic
 from trainer.divergence import LOSS_TERMS
+from trainer.lora import freeze
 from trainer.mini_batches import deal, together
 from trainer.numerics import numerics
 from trainer.optimizer import make_optimizer
@@ -36,23 +37,35 @@ class JaxUpdater:
     """Implements `trainer.updater.Updater` on this process's devices."""
 
     def __init__(
-        self, store: ObjectStore, base: str, config: Run, decoder: DecoderConfig, params: Params, folder: str = ""
+        self,
+        store: ObjectStore,
+        base: str,
+        config: Run,
+        decoder: DecoderConfig,
+        params: Params,
+        folder: str = "",
+        *,
+        seed: int = 0,
     ) -> None:
+        """`params`: version 0. `seed`: of adapters, where the configuration has them."""
         rl = config.rl
         self._store, self._base, self._decoder = store, base, decoder
         self._layout = rl_layout(rl, config.rollout.max_length)
         optimizer = make_optimizer(rl.optimizer, rl.steps * rl.updates)
         self._epochs, self._mini_batches = rl.epochs, rl.mini_batches
         self._recomputed = rl.updates > 1 and rl.loss.correction != "none"
-        self._state = init_state(jax.tree.map(jnp.array, params), optimizer)
+        trained, self._frozen = freeze(config.lora, params, seed)
+        self._state = init_state(trained, optimizer)
         passes = Passes(rl.remat, rl.compute_dtype)
-        self._step = make_rl_step(decoder, rl.loss, optimizer, folder, passes, recomputed=self._recomputed)
+        self._step = make_rl_step(
+            decoder, rl.loss, optimizer, folder, passes, recomputed=self._recomputed, frozen=self._frozen
+        )
         self._critic: Critic | None = None
         if rl.loss.critic:
             own = make_optimizer(rl.critic_optimizer or rl.optimizer, rl.steps * rl.updates)
             self._critic = Critic(decoder, rl.loss, own, params, passes)
         self._kl = rl.loss.kl
-        self._reference = jax.tree.map(jnp.array, params) if rl.loss.kl != "none" else None
+        self._reference = (self._frozen.params or jax.tree.map(jnp.array, params)) if rl.loss.kl != "none" else None
         self._rounded = rl.publish_dtype == "bfloat16"
         self._probe = _probe_tokens(decoder.vocab_size, config.rollout.max_length)
         self._logprobs = jax.jit(lambda p, batch: line_logprobs(decoder, p, batch, passes)[0])
@@ -73,7 +86,8 @@ class JaxUpdater:
         if self._kl in LOSS_TERMS:
             parts = [p._replace(reference=self._reference_logprobs(p)) for p in parts]
         if self._recomputed:
-            parts = [p._replace(proximal=np.asarray(self._logprobs(self._state.params, p))) for p in parts]
+            policy = self.params
+            parts = [p._replace(proximal=np.asarray(self._logprobs(policy, p))) for p in parts]
         return parts
 
     def _one(self, parts: list[Batch[np.ndarray]]) -> dict[str, float]:
@@ -102,26 +116,36 @@ class JaxUpdater:
         return np.asarray(self._logprobs(self._reference, batch))
 
     def probe(self) -> Probe:
-        params = _published(self._state.params) if self._rounded else self._state.params
+        params = _published(self.params) if self._rounded else self.params
         logprobs = np.asarray(self._score(params, self._probe[None]))[0, 1:]
         return Probe(tokens=tuple(int(t) for t in self._probe), logprobs=tuple(float(p) for p in logprobs))
 
     @property
     def params(self) -> Any:
+        return self._frozen.whole(self._state.params)
+
+    @property
+    def trained(self) -> Any:
+        """What updates change: all parameters, or adapters."""
         return self._state.params
 
     def params_digest(self) -> str:
-        return params_digest(self._state.params)
+        return params_digest(self.params)
 
     def optimizer_digest(self) -> str:
-        return snapshot.optimizer_digest(self._whole)
+        return self._digests(self._whole)[1]
+
+    def _digests(self, state: TrainState) -> tuple[str, str]:
+        """Of all parameters, and of the optimizer. Adapters stand with the latter: their product alone is not they."""
+        adapters = self._frozen.params is not None
+        return params_digest(self._frozen.whole(state.params)), snapshot.optimizer_digest(state, trained=adapters)
 
     def save(self, step: int, learner: str) -> tuple[str, dict[str, str], str]:
         prefix, files = snapshot.save(self._store, self._base, self._whole, step, learner)
         return prefix, files, self.optimizer_digest()
 
     def load(self, manifest: CheckpointManifest) -> None:
-        found = snapshot.load(self._store, manifest, self._whole)
+        found = snapshot.load(self._store, manifest, self._whole, self._digests)
         if self._critic is None:
             self._state = found
         else:

@@ -57,19 +57,20 @@ def build(
     """A learner with its decoder, optimizer and publisher, from version 0's weights."""
     from models.stored import load_weights, save_weights
     from trainer.jax_updater import JaxUpdater
+    from trainer.peft_files import save_adapter
 
     config = Run.model_validate(spec.config)
     decoder, params, tokenizer = load_weights(store, spec.initial)
+    made = JaxUpdater(store, base, config, decoder, params, spec.folder, seed=spec.seed)
     publishing = Repeated("publishing a policy", config.supervision.work_seconds)
 
     def save(prefix: str, params: Any, origin: str) -> WeightsRef:
         with publishing.once():
+            save_adapter(store, prefix, made.trained, config.lora, spec.initial)
             return save_weights(store, prefix, decoder, params, tokenizer, config.rl.publish_dtype, origin)
 
     publisher = Publisher(store, base, spec.run, name, save, config.rl.publish_dtype, keep=config.rl.max_staleness + 2)
-    updater = AnnouncedUpdater(
-        JaxUpdater(store, base, config, decoder, params, spec.folder), config.supervision.work_seconds
-    )
+    updater = AnnouncedUpdater(made, config.supervision.work_seconds)
     return AgenticRLLearner(store, spec, base, updater, publisher, report=emit, stop=turn, compact=compact)
 
 

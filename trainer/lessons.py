@@ -16,7 +16,7 @@ from trainer.packing import sft_layout
 from trainer.preference_data import Pair, Pairs, collate_pairs
 from trainer.preference_step import make_preference_step, reference_logprobs
 from trainer.sft_data import Example, collate
-from trainer.step import Step, make_sft_step
+from trainer.step import WHOLE, Frozen, Step, make_sft_step
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,14 @@ class Lesson:
 
 
 def supervised(
-    decoder: DecoderConfig, optimizer: optax.GradientTransformation, examples: Sequence[Example], stage: SFT
+    decoder: DecoderConfig,
+    optimizer: optax.GradientTransformation,
+    examples: Sequence[Example],
+    stage: SFT,
+    frozen: Frozen = WHOLE,
 ) -> Lesson:
     """Imitation of demonstrations."""
-    step, layout = make_sft_step(decoder, optimizer), sft_layout(stage)
+    step, layout = make_sft_step(decoder, optimizer, frozen), sft_layout(stage)
     return Lesson(step, lambda chosen: collate([examples[i] for i in chosen], layout))
 
 
@@ -42,9 +46,10 @@ def preferring(
     pairs: Sequence[Pair],
     stage: DPO | ORPO,
     reference: np.ndarray,
+    frozen: Frozen = WHOLE,
 ) -> Lesson:
     """DPO or ORPO on pairs. `reference`: [len(pairs), 2] what the reference policy gives them."""
-    step = make_preference_step(decoder, stage, optimizer)
+    step = make_preference_step(decoder, stage, optimizer, frozen)
 
     def part(chosen: np.ndarray) -> Pairs[np.ndarray]:
         return collate_pairs([pairs[i] for i in chosen], stage.max_length, reference[chosen])

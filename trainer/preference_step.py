@@ -14,10 +14,12 @@ from models.pure import Params
 from schemas.warm_ups import DPO, ORPO
 from trainer.preference import PreferenceLoss, Sides, dpo, orpo
 from trainer.preference_data import Pairs
-from trainer.step import Step, Sums, compiled, positions
+from trainer.step import WHOLE, Frozen, Step, Sums, compiled, positions
 
 
-def make_preference_step(config: DecoderConfig, stage: DPO | ORPO, optimizer: optax.GradientTransformation) -> Step:
+def make_preference_step(
+    config: DecoderConfig, stage: DPO | ORPO, optimizer: optax.GradientTransformation, frozen: Frozen = WHOLE
+) -> Step:
     """A step of the stage's loss, averaged over the batch's pairs."""
 
     def part_loss(params: Params, pairs: Pairs[jax.Array]) -> tuple[jax.Array, Sums]:
@@ -27,7 +29,7 @@ def make_preference_step(config: DecoderConfig, stage: DPO | ORPO, optimizer: op
         count = jnp.asarray(found.loss.shape[0], jnp.float32)
         return jnp.sum(found.loss), (count, _sums(shown, found) | {"pairs": count})
 
-    return compiled(part_loss, optimizer, _means)
+    return compiled(part_loss, optimizer, _means, frozen)
 
 
 def _loss(stage: DPO | ORPO, logprobs: jax.Array, reference: jax.Array) -> PreferenceLoss:

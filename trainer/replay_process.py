@@ -169,7 +169,8 @@ def main(args: argparse.Namespace) -> None:
     limit = config.supervision.work_seconds
     with busy("loading weights", limit):
         decoder, params, tokenizer = load_weights(store, spec.initial)
-        updater = AnnouncedUpdater(JaxUpdater(store, args.base, config, decoder, params, spec.folder), limit)
+        made = JaxUpdater(store, args.base, config, decoder, params, spec.folder, seed=spec.seed)
+        updater = AnnouncedUpdater(made, limit)
     announce_compilations(limit)
     found = replay_checkpoint(store, spec, args.base, args.step, updater, from_start=args.from_start)
     if args.weights:

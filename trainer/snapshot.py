@@ -1,6 +1,7 @@
 """Orbax snapshots of a train state in the store: saved to local scratch, uploaded file by file, verified by SHA-256."""
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,8 @@ from schemas.manifest import CheckpointManifest
 from storage.objects import ObjectMissing, ObjectStore
 from trainer.step import TrainState
 
+Digests = Callable[[TrainState], tuple[str, str]]
+"""State → digests of the policy's parameters and of the optimizer, as a manifest has them."""
 _REMEDY = "restore it, or delete its manifest to use an older checkpoint"
 
 
@@ -35,7 +38,7 @@ def _stored(store: ObjectStore, key: str, path: Path) -> str:
     return sha256(data)
 
 
-def load(store: ObjectStore, manifest: CheckpointManifest, template: TrainState) -> TrainState:
+def load(store: ObjectStore, manifest: CheckpointManifest, template: TrainState, digests: Digests) -> TrainState:
     """The state of a checkpoint, bit by bit. `template` gives structure and shapes. RunStopped if it is damaged."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
         folder = Path(scratch) / "state"
@@ -51,17 +54,17 @@ def load(store: ObjectStore, manifest: CheckpointManifest, template: TrainState)
         jax.tree.map(jax.numpy.asarray, tree["params"]),
         jax.tree.unflatten(jax.tree.structure(template.optimizer), [leaves[k] for k in sorted(leaves)]),
     )
-    found = params_digest(state.params), optimizer_digest(state)
-    if found != (manifest.params_sha256, manifest.optimizer_sha256):
+    if digests(state) != (manifest.params_sha256, manifest.optimizer_sha256):
         raise RunStopped(
             f"the state in checkpoint {manifest.prefix} is not the one that its manifest names: restore it"
         )
     return state
 
 
-def optimizer_digest(state: TrainState) -> str:
-    """SHA-256 of the optimizer's arrays."""
-    return params_digest(_tree(state)["optimizer"])
+def optimizer_digest(state: TrainState, *, trained: bool = False) -> str:
+    """SHA-256 of the optimizer's arrays; with `trained` of what it trains as well."""
+    tree = _tree(state)
+    return params_digest(tree if trained else tree["optimizer"])
 
 
 def _tree(state: TrainState) -> Any:

@@ -4,6 +4,7 @@ Shapes are fixed, so each of the two compiles once, however many micro-batches a
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from trainer.losses import Terms, find_policy_loss
 
 
 class TrainState(NamedTuple):
-    """What an optimizer step changes, and all of it."""
+    """What an optimizer step changes, and all of it. `params` may be a part of the model's: see `Frozen`."""
 
     params: Params
     optimizer: Any
@@ -39,6 +40,21 @@ class Passes(NamedTuple):
     """Of the passes; parameters, their gradients' sums and the optimizer stay in float32, and so do logits."""
 
 
+@dataclass(frozen=True)
+class Frozen:
+    """What no step changes, and how it makes the model's parameters together with what is trained."""
+
+    params: Any
+    join: Callable[[Params, Any], Params]
+    """(trained, frozen) → all parameters."""
+
+    def whole(self, trained: Params) -> Params:
+        """All parameters."""
+        return self.join(trained, self.params)
+
+
+WHOLE = Frozen(None, lambda trained, _: trained)
+"""Nothing is frozen."""
 PLAIN = Passes()
 Sums = tuple[jax.Array, dict[str, jax.Array]]
 PartLoss = Callable[[Params, Any], tuple[jax.Array, Sums]]
@@ -62,6 +78,7 @@ def make_rl_step(
     passes: Passes = PLAIN,
     *,
     recomputed: bool = False,
+    frozen: Frozen = WHOLE,
 ) -> Step:
     """A step of the policy loss that `loss` describes.
 
@@ -86,7 +103,7 @@ def make_rl_step(
         total, count = aggregate(values, batch.mask, batch.weights)
         return total, (count, sums)
 
-    return compiled(part_loss, optimizer, means)
+    return compiled(part_loss, optimizer, means, frozen)
 
 
 def _corrected(loss: Loss, proximal: jax.Array, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array | None]:
@@ -100,7 +117,7 @@ def _corrected(loss: Loss, proximal: jax.Array, batch: Batch[jax.Array]) -> tupl
     return proximal, CORRECTIONS[loss.correction](proximal, batch.behaviour, batch.mask, loss)
 
 
-def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation) -> Step:
+def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation, frozen: Frozen = WHOLE) -> Step:
     """A step of the negative log-likelihood, averaged over the batch's masked tokens."""
 
     def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
@@ -108,7 +125,8 @@ def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation
         sums = {"tokens": jnp.sum(batch.mask), "entropy": jnp.sum(entropy * batch.mask)}
         return -jnp.sum(logprobs * batch.mask), (sums["tokens"], sums)
 
-    return compiled(part_loss, optimizer, lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)})
+    finish = lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)}  # noqa: E731
+    return compiled(part_loss, optimizer, finish, frozen)
 
 
 def positions(tokens: jax.Array) -> jax.Array:
@@ -134,22 +152,29 @@ class Totals(NamedTuple):
     gradients: Params
 
 
-def compiled(part_loss: PartLoss, optimizer: optax.GradientTransformation, finish: Finish) -> Step:
+def compiled(
+    part_loss: PartLoss, optimizer: optax.GradientTransformation, finish: Finish, frozen: Frozen = WHOLE
+) -> Step:
     """The step of a loss. `finish`: sums of metrics → figures."""
-    value_and_grad = jax.value_and_grad(part_loss, has_aux=True)
 
-    def part_totals(params: Params, part: Any) -> Totals:
-        (loss, (count, sums)), gradients = value_and_grad(params, part)
+    def joined_loss(params: Params, fixed: Any, part: Any) -> tuple[jax.Array, Sums]:
+        return part_loss(frozen.join(params, fixed), part)
+
+    value_and_grad = jax.value_and_grad(joined_loss, has_aux=True)
+
+    # What is frozen is an argument of what is compiled, since a constant would be kept twice.
+    def part_totals(params: Params, fixed: Any, part: Any) -> Totals:
+        (loss, (count, sums)), gradients = value_and_grad(params, fixed, part)
         return Totals(loss, count, sums, gradients)
 
     @jax.jit
-    def nothing(params: Params, part: Any) -> Totals:
-        shapes = jax.eval_shape(part_totals, params, part)
+    def nothing(params: Params, fixed: Any, part: Any) -> Totals:
+        shapes = jax.eval_shape(part_totals, params, fixed, part)
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
     @partial(jax.jit, donate_argnums=0)
-    def add(totals: Totals, params: Params, part: Any) -> Totals:
-        return _added(totals, part_totals(params, part))
+    def add(totals: Totals, params: Params, fixed: Any, part: Any) -> Totals:
+        return _added(totals, part_totals(params, fixed, part))
 
     @partial(jax.jit, donate_argnums=0)
     def update(state: TrainState, totals: Totals) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -161,9 +186,9 @@ def compiled(part_loss: PartLoss, optimizer: optax.GradientTransformation, finis
         return TrainState(params, new), figures
 
     def step(state: TrainState, parts: Sequence[Any]) -> tuple[TrainState, dict[str, jax.Array]]:
-        totals = nothing(state.params, parts[0])
+        totals = nothing(state.params, frozen.params, parts[0])
         for part in parts:
-            totals = add(totals, state.params, part)
+            totals = add(totals, state.params, frozen.params, part)
         return update(state, totals)
 
     return step

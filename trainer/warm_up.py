@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from models.pure import Params
     from models.tokenizer import Tokenizer
     from trainer.lessons import Lesson
+    from trainer.step import Frozen
 
 
 def main(args: argparse.Namespace) -> int:
@@ -79,6 +80,8 @@ def train(
     with busy("loading weights", limit):
         from models.compiling import announce_compilations
         from models.stored import save_weights
+        from trainer.lora import freeze
+        from trainer.peft_files import save_adapter
 
         announce_compilations(limit)
         decoder, params, tokenizer = _start(store, spec, config)
@@ -87,26 +90,32 @@ def train(
             f"warm-up `{stage.name}` has max_length = {stage.max_length}, but the model sees at most "
             f"{decoder.max_position_embeddings} tokens (max_position_embeddings): lower max_length"
         )
-    fitted = _fit(store, spec, stage, decoder, params, tokenizer, limit)
+    lora = config.lora if spec.initial is not None else None
+    trained, frozen = freeze(lora, params, spec.seed)
+    lesson = _lesson(store, spec, stage, decoder, params, tokenizer, frozen, limit)
+    fitted = _run(*lesson, trained, stage, limit) if lesson else None
     if fitted is None:
         return None
-    params, figures = fitted
+    trained, figures = fitted
     origin = keys.stage(spec.stage, spec.key)
     prefix = f"{origin}/weights/{uuid.uuid4().hex[:8]}"
     with busy("saving weights", limit):
-        return save_weights(store, prefix, decoder, params, tokenizer, "float32", origin), figures
+        save_adapter(store, prefix, trained, lora, spec.initial)
+        whole = frozen.whole(trained)
+        return save_weights(store, prefix, decoder, whole, tokenizer, "float32", origin), figures
 
 
-def _fit(
+def _lesson(
     store: ObjectStore,
     spec: WarmUpSpec,
     stage: WarmUp,
     decoder: "DecoderConfig",
     params: "Params",
     tokenizer: "Tokenizer",
+    frozen: "Frozen",
     limit: float,
-) -> "tuple[Params, dict[str, float]] | None":
-    """Parameters after the stage's steps, and the last step's figures; None if a stop was asked for."""
+) -> "tuple[Lesson, optax.GradientTransformation, np.ndarray] | None":
+    """What the stage trains by, its optimizer and the order of its examples; None if a stop was asked for."""
     from trainer.lessons import preferring, score_reference, supervised
     from trainer.optimizer import make_optimizer
     from trainer.sft_data import order
@@ -116,14 +125,14 @@ def _fit(
         examples = _examples(store, spec, stage, tokenizer)
     plan = order(len(examples), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
     if isinstance(stage, SFT):
-        lesson = supervised(decoder, optimizer, examples, stage)
+        lesson = supervised(decoder, optimizer, examples, stage, frozen)
     else:
         start = params if spec.initial is not None else None
         reference = score_reference(decoder, start, examples, stage, plan, limit)
         if reference is None:
             return None
-        lesson = preferring(decoder, optimizer, examples, stage, reference)
-    return _run(lesson, params, optimizer, plan, stage, limit)
+        lesson = preferring(decoder, optimizer, examples, stage, reference, frozen)
+    return lesson, optimizer, plan
 
 
 def _examples(store: ObjectStore, spec: WarmUpSpec, stage: WarmUp, tokenizer: "Tokenizer") -> Any:
@@ -144,13 +153,16 @@ def _examples(store: ObjectStore, spec: WarmUpSpec, stage: WarmUp, tokenizer: "T
 
 def _run(
     lesson: "Lesson",
-    params: "Params",
     optimizer: "optax.GradientTransformation",
     plan: "np.ndarray",
+    params: "Params",
     stage: WarmUp,
     limit: float,
 ) -> "tuple[Params, dict[str, float]] | None":
-    """Take a step for each row of the plan; parameters and the last step's figures. None if a stop was asked for."""
+    """Take a step for each row of the plan; what is trained after them, and the last step's figures.
+
+    None if a stop was asked for.
+    """
     import jax
     import jax.numpy as jnp
 

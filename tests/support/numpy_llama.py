@@ -8,7 +8,7 @@ import numpy as np
 
 def logits(config: Mapping, tensors: Mapping[str, np.ndarray], tokens: list[int]) -> np.ndarray:
     """Logits [T, V] after each of `tokens`, from a config.json's object and tensors by Hugging Face name."""
-    weight = {name: np.asarray(value, np.float64) for name, value in tensors.items()}
+    weight = {name: np.asanyarray(value, np.float64) for name, value in tensors.items()}
     past: dict[int, tuple[list, list]] = {n: ([], []) for n in range(config["num_hidden_layers"])}
     out = [_token(config, weight, token, position, past) for position, token in enumerate(tokens)]
     return np.stack(out)

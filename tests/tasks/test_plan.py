@@ -45,3 +45,10 @@ def test_the_name_seeds_rl_but_not_the_warm_up(project: Path) -> None:
     one, two = read(project), read(project, "name=other")
     assert rl(one) != rl(two) and warm(one) == warm(two)
     assert rl(read(project, "seed=1")) == rl(read(project, "seed=1", "name=other"))
+
+
+def test_adapters_change_the_stages_that_have_something_to_adapt(project: Path) -> None:
+    whole, adapted, ranked = read(project), read(project, "lora.rank=4"), read(project, "lora.rank=5")
+    assert len({rl(whole), rl(adapted), rl(ranked)}) == 3
+    assert len({warm(r, parent="p") for r in (whole, adapted, ranked)}) == 3
+    assert warm(whole) == warm(adapted), "from scratch all weights are trained"

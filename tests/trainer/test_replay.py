@@ -9,6 +9,7 @@ from support.real_stage import lay_out, small, train
 
 from schemas import keys
 from schemas.errors import AuditViolation, RequestError, RunStopped
+from schemas.lora import LoRA
 from schemas.manifest import CheckpointManifest, PolicyManifest, Probe
 from storage.folder import FolderStore
 from storage.memory import MemoryStore
@@ -106,10 +107,19 @@ PACKED |= {"loss": {"correction": "truncated"}}
 ALONE = {"group_size": 1, "groups_per_batch": 4, "loss": {"algorithm": "ppo"}}
 
 
-@pytest.mark.parametrize("settings", [{}, PACKED, ALONE], ids=["plain", "packed, two updates a step", "with a critic"])
-def test_a_real_checkpoint_is_replayed_in_a_process_of_its_own(tmp_path, settings):
+ADAPTERS = {"lora": LoRA(rank=2)}
+CASES = [
+    pytest.param({}, {}, id="plain"),
+    pytest.param(PACKED, {}, id="packed, two updates a step"),
+    pytest.param(ALONE, {}, id="with a critic"),
+    pytest.param({}, ADAPTERS, id="adapters alone", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("settings", "beside"), CASES)
+def test_a_real_checkpoint_is_replayed_in_a_process_of_its_own(tmp_path, settings, beside):
     store = FolderStore(tmp_path / "store")
-    run = small(steps=3, checkpoint_every=2, **settings)
+    run = small(steps=3, checkpoint_every=2, **settings).model_copy(update=beside)
     asyncio.run(train(store, lay_out(store, tmp_path, run), 1))
     events = []
     found = task.replay(store, "test", None, from_start=False, on_event=events.append)
