@@ -231,7 +231,9 @@ class CheckpointManifest(Document):
     files: dict[str, str]
     """Relative name → SHA-256."""
     params_sha256: str
+    """Of all parameters; where adapters are trained, merged into the weights `initial`."""
     optimizer_sha256: str
+    """Of the optimizer's arrays, and of adapters."""
     prng: str
     cursor: dict[str, int]
     """Per worker the lowest shard number that may hold a row without a disposition."""
