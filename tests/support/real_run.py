@@ -97,11 +97,13 @@ class Project:
         subject = [str(self.folder / "small.toml")] if command in ("run", "validate") else []
         return [str(COMMAND), command, *subject, *words, "--root", str(self.root)]
 
-    def headrace(self, command: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def headrace(
+        self, command: str, *words: str, seconds: float = 300, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
         env = self.environment | environment
         argv = self.argv(command, *words)
-        return subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=300)
+        return subprocess.run(argv, capture_output=True, text=True, env=env, check=False, timeout=seconds)
 
     def start(self, command: str, log: Path) -> "subprocess.Popen[bytes]":
         """Start a command whose output goes to a file."""
