@@ -1,4 +1,4 @@
-"""From a checkpoint of Qwen 3 and of Gemma 3 to a champion by `headrace`: warm-up, RL with a tool, gate and export.
+"""From a checkpoint of Qwen 3, Gemma 3 and Llama 3 to a champion by `headrace`: warm-up, RL, gate and export.
 
 Checkpoints have the family's architecture and chat format, a vocabulary of a few hundred and random weights; half of
 the demonstrations call the calculator and half give up, and RL is rewarded for calls that the tool could answer.
@@ -19,6 +19,7 @@ from support.recount import recount
 
 from models.chat import chat_format
 from models.chat_gemma import GemmaFormat
+from models.chat_llama import LlamaFormat
 from models.chatml import ChatMLFormat
 from models.config import DecoderConfig
 from models.pure import flatten, init_params
@@ -42,9 +43,17 @@ OWN: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2, "layer_types": LAYERS, "sliding_window": 64, "query_pre_attn_scalar": 12,
         "final_logit_softcapping": None, "rope_parameters": BASES,
     },
+    "llama3": {"rope_parameters": {
+        "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512,
+    }},
 }  # fmt: skip
 """What differs from the checkpoint in `tests/models/families`, which is made to show every part, not to learn."""
-CASES = [("qwen3", "qwen3", ChatMLFormat), ("gemma3", "gemma3", GemmaFormat)]
+CASES = [
+    ("qwen3", "qwen3", ChatMLFormat),
+    ("gemma3", "gemma3", GemmaFormat),
+    ("llama3", "llama3_1", LlamaFormat),
+]
 STEPS, GROUPS, SIZE = 16, 4, 8
 CONFIG = f"""
 name = "small"
