@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollout.sandbox import DEFAULT_LIMITS, Limits, SandboxResult
-from rollout.sandbox_child import ENVIRONMENT, limited, prepare, run_child
+from rollout.sandbox_child import ENVIRONMENT, PATH, limited, prepare, run_child
 from rollout.sandbox_seccomp import filter_file
 
 FOLDER = "/work"
@@ -56,13 +56,13 @@ class BubblewrapSandbox:
         with filter_file() as seccomp:
             files = [] if seccomp is None else [seccomp]
             command = self.wrapped(command, folder, limits, files)
-            outside = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+            outside = {"PATH": PATH}
             return await run_child(self.name, command, folder, outside, stdin, limits, files)
 
     def wrapped(self, command: Sequence[str], folder: Path, limits: Limits, files: Sequence[int]) -> list[str]:
         """The command line that runs `command` inside; `files` are open files with filters of system calls."""
         python = _own_python()
-        path = "/usr/local/bin:/usr/bin:/bin" + (f":{python}/bin" if python else "")
+        path = PATH + (f":{python}/bin" if python else "")
         tmpfs = ["--size", str(limits.disk_bytes), "--tmpfs"]
         return [
             "bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session",

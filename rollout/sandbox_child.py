@@ -14,6 +14,7 @@ from schemas.errors import RunStopped
 
 NOBODY = 65534
 """Whom commands run as when the worker is root: the kernel excepts root from limits of processes."""
+PATH = "/usr/local/bin:/usr/bin:/bin"
 ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
 """Python takes a compiled file for current if source and file agree in size and second: edits would go unseen."""
 LOOK_SECONDS = 0.1

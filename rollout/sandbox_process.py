@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rollout.sandbox import DEFAULT_LIMITS, Limits, SandboxResult
-from rollout.sandbox_child import ENVIRONMENT, limited, prepare, run_child, user
+from rollout.sandbox_child import ENVIRONMENT, PATH, limited, prepare, run_child, user
 from rollout.sandbox_usage import threads_of_user
 
 
@@ -34,6 +34,6 @@ class ProcessSandbox:
     ) -> SandboxResult:
         owner = user()
         others = threads_of_user(os.getuid() if owner is None else owner)  # the kernel counts them too
-        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), **ENVIRONMENT}
+        environment = {"PATH": PATH, "HOME": str(folder), **ENVIRONMENT}
         bounded = limited(command, limits, others + limits.processes)
         return await run_child(self.name, bounded, folder, environment, stdin, limits)
