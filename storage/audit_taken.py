@@ -6,7 +6,7 @@ from typing import Any
 
 from schemas import keys
 from schemas.digest import sha256
-from schemas.errors import AuditViolation, LogDamaged
+from schemas.errors import AuditViolation, LogDamaged, RequestError
 from schemas.manifest import Parent, RunManifest, StageManifest
 from schemas.selection import Selected, Selection
 from storage.audit_downstream import warm_up_stages
@@ -82,10 +82,14 @@ def taken_by(store: ObjectStore, manifest: StageManifest) -> Taken | None:
 
 def taken_violations(store: ObjectStore, run: str) -> Iterator[str]:
     """What contradicts the selections of a run's warm-ups: a document, a trajectory or a ledger head that is gone or
-    changed."""
+    changed; and manifests of its stages that can't be read."""
     record = read_document(store, RunManifest, keys.run_manifest(run))
     for name, key in (record.stages if record else {}).items():
-        manifest = read_document(store, StageManifest, keys.stage_manifest(name, key))
+        try:
+            manifest = read_document(store, StageManifest, keys.stage_manifest(name, key))
+        except RequestError as error:
+            yield str(error)
+            continue
         try:
             taken = taken_by(store, manifest) if manifest else None
             if taken is not None:

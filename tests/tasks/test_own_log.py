@@ -239,6 +239,14 @@ def test_a_changed_selection_is_a_violation(store):
         audit.checkpoint(store, "b")
 
 
+def test_a_damaged_manifest_of_a_warm_up_is_a_violation(store):
+    child(store, SAMPLES, no_training)
+    key = next(k for k in store.list("stages/") if k.endswith("/manifest.json"))
+    store.put(key, store.get(key).data[:-20])
+    (violation,) = audit.verify(store, "b").taken
+    assert key in violation
+
+
 def test_a_shard_that_is_gone_or_another_tokenizer_stops_the_stage(store):
     taken = take(store, SAMPLES)
     with pytest.raises(RequestError, match="was sampled with another tokenizer"):
