@@ -29,6 +29,7 @@ def model_card(store: ObjectStore, source: Source, parameters: int) -> str:
         f"{code_version()} as an agent with tools. `generation_config.json` holds the sampling of its training.",
         _lineage(source, lineage),
         _training(source),
+        *_adapters(source),
         _evaluations(played),
         _promotions(store, source),
         _verifying(source),
@@ -107,6 +108,26 @@ def _training(source: Source) -> str:
     figures = ", ".join(f"{name} {value:.4g}" for name, value in sorted(metrics.items()) if name != "rows")
     means = [f"Means over all trained rows: {figures}."] if figures else []
     return "\n\n".join(["## Training", *means, f"```json\n{json.dumps(shown, indent=2)}\n```"])
+
+
+def _adapters(source: Source) -> list[str]:
+    """What was trained of the weights, where that was not all of them."""
+    lora, base = source.config.lora, source.spec.initial
+    if lora is None:
+        return []
+    facts = [
+        ("rank", str(lora.rank)),
+        ("alpha", f"{lora.alpha:g}"),
+        ("scale of B A", f"{lora.scale:g}" + (", alpha / √rank" if lora.rank_stabilized else ", alpha / rank")),
+        ("targets", ", ".join(f"`{target}`" for target in lora.targets)),
+        ("base", base.origin or base.prefix),
+        ("digest of the base", f"`{base.sha256}`"),
+    ]
+    text = (
+        "RL trained low-rank adapters alone (LoRA, arXiv 2106.09685). The weights in this folder have them merged into "
+        "their base; `adapter/` holds them on their own, in PEFT's format."
+    )
+    return ["\n\n".join(["## Adapters", text, _table(("", ""), facts)])]
 
 
 def _evaluations(played: Sequence[EvaluationReport]) -> str:

@@ -67,6 +67,12 @@ def test_overrides_are_typed_like_the_file_and_reach_list_items_by_name_or_numbe
             "rl.loss={algorithm='ppo', filter_zero_advantage=true}",
             "filter_zero_advantage compares the rewards of a group",
         ),
+        (
+            "rl.loss.algorithm=reinforce",
+            "`rl.loss`: algorithm = `reinforce` is not known; known are grpo, dapo, dr_grpo, rloo, gspo, gspo_token",
+        ),
+        ("rl.loss.advantage=dr-grpo", "advantage = `dr-grpo` is not known; known are grpo, dr_grpo, rloo, gae"),
+        ("rl.loss.policy=gsop", "policy = `gsop` is not known; known are ppo, gspo, gspo_token, cispo, or give"),
         ("rl.micro_batch=7", "micro_batch must divide the batch of 64 rows"),
         ("promotion.approval_seconds=inf", "Input should be less than or equal to 31536000 (got inf)"),
         ("promotion.min_improvement=2", "`promotion.min_improvement`: Input should be less than or equal to 1 (got 2)"),

@@ -22,9 +22,11 @@ from tasks.gate import Case
 from tasks.request import load
 
 
-def with_weights(project: Path, root: str, metrics: dict[str, float] | None = None) -> tuple[Case, WeightsRef]:
+def with_weights(
+    project: Path, root: str, *overrides: str, metrics: dict[str, float] | None = None
+) -> tuple[Case, WeightsRef]:
     """A run whose last checkpoint has real weights, and that became champion."""
-    case = ended(project, root, metrics=metrics)
+    case = ended(project, root, *overrides, metrics=metrics)
     store, config = case.session.store, case.session.request.config
     assert config.model.architecture is not None
     decoder = DecoderConfig.from_architecture(config.model.architecture, ByteTokenizer().vocab_size, 257)
@@ -69,7 +71,7 @@ def test_what_leaves_comes_back_bit_for_bit(project: Path, root: str, tmp_path: 
 
 
 def test_the_card_tells_the_lineage(project: Path, root: str, tmp_path: Path) -> None:
-    case, weights = with_weights(project, root, {"staleness": 1.5, "mismatch_kl": 0.01, "rows": 768.0})
+    case, weights = with_weights(project, root, metrics={"staleness": 1.5, "mismatch_kl": 0.01, "rows": 768.0})
     assert main(["export", "small@3", "--root", root, "--out", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out/README.md").read_text()
     front = yaml.safe_load(text.split("---\n")[1])
@@ -85,6 +87,20 @@ def test_the_card_tells_the_lineage(project: Path, root: str, tmp_path: Path) ->
         "Means over all trained rows: mismatch_kl 0.01, staleness 1.5.", "headrace audit checkpoint small@3",
     ):  # fmt: skip
         assert said in text, said
+    assert "## Adapters" not in text
+
+
+def test_the_card_tells_what_adapters_were_trained(project: Path, root: str, tmp_path: Path) -> None:
+    lora = 'lora={rank=2, alpha=3.0, rank_stabilized=true, targets=["q_proj", "mlp.*"]}'
+    case, _ = with_weights(project, root, lora)
+    assert main(["export", "small@3", "--root", root, "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out/README.md").read_text()
+    section = text.split("## Adapters\n")[1].split("\n## ")[0]
+    for said in (
+        "| rank | 2 |", "| alpha | 3 |", "| scale of B A | 2.12132, alpha / √rank |", "| targets | `q_proj`, `mlp.*` |",
+        f"| base | {case.start.origin} |", f"| digest of the base | `{case.start.sha256}` |", "`adapter/`",
+    ):  # fmt: skip
+        assert said in section, said
 
 
 def test_a_plain_name_is_a_run_before_it_is_a_model(project: Path, root: str, tmp_path: Path, capsys) -> None:
