@@ -15,6 +15,7 @@ HOME = Path(__file__).resolve().parents[1]
     [
         ("ledger", ("--steps", "4", "--rows", "8", "--every", "2", "--rounds", "1")),
         ("shards", ("--rows", "2", "--rounds", "1")),
+        ("orchestrator", ("--episodes", "8", "--many", "16", "--seconds", "0.05", "--rounds", "1")),
         pytest.param("learner", ("--only", "packing", "--rounds", "1"), marks=pytest.mark.slow),
         pytest.param("engine", ("--size", "0.8m", "--flight", "2", "--rounds", "1"), marks=pytest.mark.slow),
     ],
