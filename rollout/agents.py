@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from models.chat import ParsedTurn
+from rollout.hooks import at_once
 from rollout.tools import ToolManager
 from schemas.messages import Message, ToolSpec
 
@@ -29,6 +30,7 @@ class Action:
 class ConversationAgentBase:
     """Holds the messages of an episode. Subclasses decide which tools are offered and what a turn means."""
 
+    @at_once
     def __init__(self, system_prompt: str = "", tools: ToolManager | None = None) -> None:
         self.system_prompt = system_prompt
         self.tools = tools or ToolManager()
@@ -39,17 +41,20 @@ class ConversationAgentBase:
         """The tools that the model is told of."""
         return ()
 
+    @at_once
     async def start(self, observation: Sequence[Message]) -> list[Message]:
         """The conversation's opening, from the environment's first observation."""
         system = [Message("system", self.system_prompt)] if self.system_prompt else []
         self.messages = [*system, *observation]
         return list(self.messages)
 
+    @at_once
     async def update_from_env(self, observation: Sequence[Message]) -> list[Message]:
         """Take in the environment's answer; returns the messages that the model is to see."""
         self.messages.extend(observation)
         return list(observation)
 
+    @at_once
     async def update_from_model(self, turn: ParsedTurn) -> Action:
         """Take in what the model said; returns what is done in the environment."""
         self.messages.append(turn.message)
@@ -59,6 +64,7 @@ class ConversationAgentBase:
 class ModelAgent(ConversationAgentBase):
     """Answers in plain text and is offered no tools; what looks like a tool call is only text."""
 
+    @at_once
     async def update_from_model(self, turn: ParsedTurn) -> Action:
         message = replace(turn.message, tool_calls=())
         self.messages.append(message)

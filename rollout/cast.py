@@ -9,6 +9,7 @@ from models.plugins import load_object
 from rollout.agents import ConversationAgentBase, ModelAgent, ToolAgent
 from rollout.calculator import CalculatorTool
 from rollout.environments import BaseTaskEnv, TaskEnvironment, ToolEnvironment
+from rollout.hooks import is_at_once
 from rollout.mcp_tools import MCPServer
 from rollout.rewards import REWARDS, RewardFunction
 from rollout.sandbox_choice import choose_sandbox
@@ -40,6 +41,11 @@ class Cast:
     environment: type[BaseTaskEnv]
     tools: ToolManager
     score: RewardFunction
+
+    @property
+    def made_at_once(self) -> bool:
+        """Whether making an agent and an environment runs our own code only."""
+        return is_at_once(self.agent) and is_at_once(self.environment) and self.tools.made_at_once
 
     def make_agent(self) -> ConversationAgentBase:
         """A fresh agent for one episode."""

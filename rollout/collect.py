@@ -5,7 +5,7 @@ Whatever goes wrong in a hook or the engine ends this episode with a status and 
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from models.chat import ChatFormat
@@ -15,7 +15,7 @@ from rollout.checks import checked_step, observed, scored
 from rollout.engine import Completion, Engine, Request, Sampling
 from rollout.environments import BaseTaskEnv, StepResult
 from rollout.episode import Episode, EpisodeEnded, Job
-from rollout.hooks import HookTimeout, call, detach, said, within
+from rollout.hooks import HookTimeout, call, detach, is_at_once, said, within
 from rollout.rewards import Reward
 from rollout.tools import ToolManager
 from schemas import seeds
@@ -47,6 +47,7 @@ class TrajectoryCollectEngine:
         self._limits, self._rollout = config.environment, config.rollout
         self._run, self._seed, self._worker, self._temperature = run, seed, worker, temperature
         self._clock = clock
+        self._made_at_once = cast.made_at_once
 
     async def collect(self, job: Job) -> Trajectory:
         """The trajectory of one attempt, whatever became of it. Cancelling gives the episode up without one."""
@@ -88,8 +89,8 @@ class TrajectoryCollectEngine:
         return seeds.request(self._seed, job.group, job.sample, job.attempt, turn)
 
     async def _play(self, episode: Episode, session: str) -> None:
-        agent = episode.agent = await self._hook("the agent's constructor", call(self._cast.make_agent))
-        env = await self._hook("the environment's constructor", call(self._cast.make_environment, episode.job.task))
+        agent = episode.agent = await self._made("the agent's constructor", self._cast.make_agent)
+        env = await self._made("the environment's constructor", self._cast.make_environment, episode.job.task)
         try:
             await self._converse(episode, agent, env, session)
         except asyncio.CancelledError:
@@ -99,10 +100,17 @@ class TrajectoryCollectEngine:
             episode.ended(end)
         await self._close(episode, env)
 
+    async def _made(self, what: str, make: Callable[..., Any], *args: Any) -> Any:
+        """A player; one whose making is all ours needs no thread."""
+        if self._made_at_once:
+            return make(*args)
+        return await self._hook(what, make, *args)
+
     async def _close(self, episode: Episode, env: BaseTaskEnv) -> None:
         """A failure here counts, unless the episode has failed already: the first cause is kept."""
         try:
-            await self._hook("close", put_away(env))
+            if holds(env):
+                await self._hook("close", put_away, env)
         except EpisodeEnded:
             if not episode.detail:
                 raise
@@ -111,9 +119,8 @@ class TrajectoryCollectEngine:
         await self._open(episode, agent, env)
         for number in range(self._limits.max_turns):
             completion, span = await self._sample(episode, session, number)
-            action = await self._hook(
-                "the agent's turn", call(agent.update_from_model, self._chat.parse(completion.token_ids))
-            )
+            turn = self._chat.parse(completion.token_ids)
+            action = await self._hook("the agent's turn", agent.update_from_model, turn)
             if completion.finish != "stop":
                 episode.turn(completion, span)
                 raise EpisodeEnded(Status.MAX_TOKENS)
@@ -121,16 +128,16 @@ class TrajectoryCollectEngine:
             if result.done:
                 await self._score(episode, env)
                 return
-            answer = await self._hook("the agent's turn", call(agent.update_from_env, result.messages))
+            answer = await self._hook("the agent's turn", agent.update_from_env, result.messages)
             if number + 1 < self._limits.max_turns:
                 self._continue(episode, answer)
         raise EpisodeEnded(Status.MAX_TURNS)
 
     async def _open(self, episode: Episode, agent: ConversationAgentBase, env: BaseTaskEnv) -> None:
         """The prompt, from the first observation."""
-        found = await self._hook("reset", call(env.reset))
+        found = await self._hook("reset", env.reset)
         first = _looked_at("reset", lambda: observed(found, "reset", self._limits.max_observation))
-        opening = await self._hook("the agent's start", call(agent.start, first))
+        opening = await self._hook("the agent's start", agent.start, first)
         episode.stream.feed(self._written(lambda: self._chat.prompt(opening, agent.tool_specs)))
 
     async def _sample(self, episode: Episode, session: str, turn: int) -> tuple[Completion, tuple[int, int]]:
@@ -155,7 +162,7 @@ class TrajectoryCollectEngine:
     ) -> StepResult:
         began = self._clock()
         try:
-            result = await self._hook("step", call(env.step, action))
+            result = await self._hook("step", env.step, action)
         finally:
             episode.turn(completion, span, tool_seconds=self._clock() - began)
         checked = _looked_at("step", lambda: checked_step(result, self._limits.max_observation))
@@ -167,7 +174,7 @@ class TrajectoryCollectEngine:
         """The final reward belongs to the last turn; what the steps earned is then a part of its own."""
         steps = episode.reward.total
         episode.allow(self._limits.reward_seconds + self._limits.step_seconds)  # to score, and to close
-        value = await self._hook("reward", call(env.reward, episode.messages), self._limits.reward_seconds)
+        value = await self._hook("reward", env.reward, episode.messages, seconds=self._limits.reward_seconds)
         name, limit = self._cast.config.reward, self._limits.max_observation
         episode.earned(_looked_at("reward", lambda: scored(value, name, limit)))
         if steps:
@@ -192,17 +199,27 @@ class TrajectoryCollectEngine:
         except Exception as error:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause("the chat format", error)) from error
 
-    async def _hook(self, what: str, hook: Coroutine[Any, Any, Any], seconds: float | None = None) -> Any:
+    async def _hook(self, what: str, hook: Callable[..., Any], *args: Any, seconds: float | None = None) -> Any:
         """The result of a hook within its deadline; its failure ends the episode."""
         seconds = seconds or self._limits.step_seconds
         try:
-            return await within(seconds, hook)
+            if is_at_once(hook):
+                return await hook(*args)
+            return await within(seconds, call(hook, *args))
         except HookTimeout as error:
             raise EpisodeEnded(Status.ENVIRONMENT_TIMEOUT, f"{what} took longer than {seconds:g} s") from error
         except RunStopped:
             raise
         except Exception as error:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(what, error)) from error
+
+
+def holds(env: BaseTaskEnv) -> bool:
+    """Whether there may be something to put away. What fails when it is looked at fails again where it is put away."""
+    try:
+        return not is_at_once(env.close) or not isinstance(env.tools, ToolManager) or env.tools.holds
+    except Exception:
+        return True
 
 
 async def put_away(env: BaseTaskEnv) -> None:

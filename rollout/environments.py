@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rollout.agents import Action
-from rollout.hooks import call
+from rollout.hooks import at_once, call
 from rollout.rewards import RewardFunction, Score, exact_match
 from rollout.tools import ToolManager
 from schemas.data import Task
@@ -27,11 +27,13 @@ class StepResult:
 class BaseTaskEnv:
     """An episode of a task. Subclasses implement `step`; `environment.options` are further keyword arguments."""
 
+    @at_once
     def __init__(self, task: Task, *, score: RewardFunction = exact_match, tools: ToolManager | None = None) -> None:
         self.task = task
         self.score = score
         self.tools = tools or ToolManager()
 
+    @at_once
     async def reset(self) -> Sequence[Message]:
         """The first observation: what the agent is asked."""
         return [Message("user", self.task.prompt)]
@@ -55,6 +57,7 @@ class BaseTaskEnv:
         """
         return [Message("assistant", self.task.answer)]
 
+    @at_once
     async def close(self) -> None:
         """Free what the episode holds; called once, whatever happened."""
 

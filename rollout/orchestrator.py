@@ -49,9 +49,9 @@ class RolloutOrchestrator:
         return {job.group for job in (*self._running.values(), *self._queue)}
 
     @property
-    def wanting(self) -> bool:
-        """Whether there are more places than jobs."""
-        return len(self._running) + len(self._queue) < self._places
+    def places(self) -> int:
+        """How many more jobs could run at once."""
+        return max(0, self._places - len(self._running) - len(self._queue))
 
     def submit(self, jobs: Iterable[Job]) -> None:
         """Queue jobs; `fill` starts them."""
@@ -126,7 +126,7 @@ class RolloutOrchestrator:
         source = iter(jobs)
         more = True
         while not pause() and (more or self._queue or self._running):
-            while more and self.wanting:
+            while more and self.places:
                 job = next(source, None)
                 more = job is not None
                 self.submit([job] if job else [])

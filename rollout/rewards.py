@@ -8,6 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rollout.hooks import at_once
 from schemas.data import Task
 from schemas.messages import Message
 
@@ -29,6 +30,7 @@ def answer(messages: Sequence[Message]) -> str:
     return last.content.strip() if last and last.role == "assistant" and not last.tool_calls else ""
 
 
+@at_once
 def exact_match(task: Task, messages: Sequence[Message]) -> float:
     """1 where the final answer is the task's answer, both trimmed, compared as text; else 0."""
     return float(answer(messages) == task.answer.strip())

@@ -21,6 +21,9 @@ from schemas.data import Task
 from schemas.manifest import Window
 from storage.shards import WriterEnded
 
+AT_ONCE = 8
+"""Groups claimed one after the other before their episodes begin."""
+
 
 class Shift:
     """Plays until the window closes, the run ends without this worker, or `stop` says so."""
@@ -42,6 +45,7 @@ class Shift:
         self._watch, self._board, self._follower = watch, board, follower
         self._orchestrator, self._sealer, self._counters = orchestrator, sealer, counters
         self._quarantine, self._attempts = quarantine, config.rollout.attempts
+        self._group_size = config.rl.group_size
         self._tasks, self._seed, self._stop = tasks, seed, stop
         self._alone = -1
         """The group beside which nothing may be played."""
@@ -84,18 +88,28 @@ class Shift:
             current = await self._follower.follow(window.version, self._orchestrator.in_flight)
         if not current or self._follower.draining:
             return
-        while self._orchestrator.wanting:
-            if self._alone in self._orchestrator.groups:
-                break
+        while self._orchestrator.places and self._alone not in self._orchestrator.groups:
             idle = not self._orchestrator.groups and not self._sealer.unsealed
-            found = await asyncio.to_thread(self._next, window, idle)
-            if found is None:
+            wanted = min(AT_ONCE, -(-self._orchestrator.places // self._group_size))
+            found = await asyncio.to_thread(self._some, window, idle, wanted)
+            for assignment, refused in found:
+                self._alone = assignment.group if assignment.alone else -1
+                self._counters.takeovers += assignment.first_attempt > 0
+                self._orchestrator.submit(self._jobs(assignment, refused))
+            self._orchestrator.fill()  # they play while more is claimed
+            if not found:
                 break
-            assignment, refused = found
-            self._alone = assignment.group if assignment.alone else -1
-            self._counters.takeovers += assignment.first_attempt > 0
-            self._orchestrator.submit(self._jobs(assignment, refused))
         self._orchestrator.fill()
+
+    def _some(self, window: Window, idle: bool, wanted: int) -> list[tuple[Assignment, str]]:
+        """As many groups as are wanted and there; a group that is played alone comes alone."""
+        found: list[tuple[Assignment, str]] = []
+        while len(found) < wanted and not (found and found[-1][0].alone):
+            another = self._next(window, idle and not found)
+            if another is None:
+                break
+            found.append(another)
+        return found
 
     def _next(self, window: Window, idle: bool) -> tuple[Assignment, str] | None:
         """A group to play, and why it is not to be played after all. Asks the store: call it in a thread."""

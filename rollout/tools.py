@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rollout.hooks import at_once, is_at_once
 from rollout.hooks import call as call_hook
 from schemas.errors import RequestError
 from schemas.messages import Message, ToolCall, ToolSpec
@@ -42,6 +43,7 @@ class BaseTool:
     def spec(self) -> ToolSpec:
         return ToolSpec(self.name, self.description, self.parameters)
 
+    @at_once
     def for_episode(self, shared: dict[Any, Any]) -> "BaseTool":
         """The tool that one episode uses: itself, unless it holds something for an episode, which `close` frees.
 
@@ -49,6 +51,7 @@ class BaseTool:
         """
         return self
 
+    @at_once
     async def close(self) -> None:
         """Free what an episode's tool holds. Called once, on what `for_episode` has made."""
 
@@ -75,6 +78,16 @@ class ToolManager:
         """The tools of one episode."""
         shared: dict[Any, Any] = {}
         return ToolManager([t.for_episode(shared) for t in self.tools])
+
+    @property
+    def made_at_once(self) -> bool:
+        """Whether `for_episode` runs no code of the tools' own."""
+        return all(is_at_once(tool.for_episode) for tool in self.tools)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a tool has something to free."""
+        return not all(is_at_once(tool.close) for tool in self.tools)
 
     async def close(self) -> None:
         """Free what the tools of an episode hold."""

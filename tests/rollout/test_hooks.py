@@ -2,11 +2,16 @@
 
 import asyncio
 import contextlib
+import functools
 import threading
 
 import pytest
 
-from rollout.hooks import HookThreads, HookTimeout, call, within
+from rollout.agents import ToolAgent
+from rollout.environments import BaseTaskEnv
+from rollout.hooks import HookThreads, HookTimeout, call, is_at_once, within
+from rollout.rewards import exact_match
+from schemas.data import Task
 from schemas.errors import RunStopped
 
 
@@ -21,6 +26,21 @@ async def test_async_hooks_run_on_the_loop() -> None:
         return asyncio.get_running_loop()
 
     assert await call(hook, x=1) is asyncio.get_running_loop()
+
+
+def test_only_what_is_ours_runs_in_its_callers_place() -> None:
+    class Own(BaseTaskEnv):
+        @functools.wraps(BaseTaskEnv.reset)
+        async def reset(self):  # type: ignore[no-untyped-def]
+            return await super().reset()
+
+    class Made(ToolAgent):
+        def __new__(cls, *_: object) -> "Made":
+            return super().__new__(cls)
+
+    world = Own(Task("t", "?", "!"))
+    assert is_at_once(exact_match) and is_at_once(world.close) and is_at_once(Own) and is_at_once(ToolAgent)
+    assert not (is_at_once(world.reset) or is_at_once(Made) or is_at_once(lambda: 0) or is_at_once(print))
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, TimeoutError, ValueError])
