@@ -70,7 +70,9 @@ class TagFormat:
         """The text of a call: the shortest that reads back as the same call."""
         spec = self._tools.get(call.name)
         only = _only_parameter(spec) if spec else ""
-        if only and call.arguments.keys() == {only}:
+        if only and not call.arguments:
+            argument = ""
+        elif only and call.arguments.keys() == {only}:
             value = call.arguments[only]
             argument = value if isinstance(value, str) else json.dumps(value)
         else:
@@ -115,9 +117,9 @@ def _only_parameter(spec: ToolSpec) -> str:
 def _arguments(spec: ToolSpec, text: str) -> dict[str, Any]:
     only = _only_parameter(spec)
     if only and spec.parameters["properties"][only].get("type", "string") == "string":
-        if not text:
+        if not text and only in spec.parameters.get("required", ()):
             raise MalformedCall(f"The call of {spec.name} has no argument.")
-        return {only: text}
+        return {only: text} if text else {}
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:

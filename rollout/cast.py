@@ -9,6 +9,7 @@ from models.plugins import load_object
 from rollout.agents import ConversationAgentBase, ModelAgent, ToolAgent
 from rollout.calculator import CalculatorTool
 from rollout.environments import BaseTaskEnv, TaskEnvironment, ToolEnvironment
+from rollout.finish import FinishTool
 from rollout.hooks import is_at_once
 from rollout.mcp_tools import MCPServer
 from rollout.rewards import REWARDS, RewardFunction
@@ -28,7 +29,7 @@ ENVIRONMENTS: dict[str, type[BaseTaskEnv]] = {
     "WorkspaceEnvironment": WorkspaceEnvironment,
 }
 TOOLS: dict[str, type[BaseTool]] = {
-    tool.name: tool for tool in (CalculatorTool, PythonTool, ShellTool, ViewTool, EditTool)
+    tool.name: tool for tool in (CalculatorTool, FinishTool, PythonTool, ShellTool, ViewTool, EditTool)
 }
 
 
@@ -78,7 +79,7 @@ def load_cast(config: Environment, folder: str) -> Cast:
         config,
         _class(config.agent, AGENTS, ConversationAgentBase, folder, "environment.agent"),
         environment,
-        ToolManager(tools),
+        ToolManager(tools, call_seconds=config.call_seconds),
         _reward(config.reward, folder),
     )
 

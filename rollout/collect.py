@@ -123,7 +123,8 @@ class TrajectoryCollectEngine:
             action = await self._hook("the agent's turn", agent.update_from_model, turn)
             if completion.finish != "stop":
                 episode.turn(completion, span)
-                raise EpisodeEnded(Status.MAX_TOKENS)
+                full = completion.finish == "context" or span[1] >= self._rollout.max_length
+                raise EpisodeEnded(Status.MAX_CONTEXT if full else Status.MAX_TOKENS)
             result = await self._step(episode, env, action, completion, span)
             if result.done:
                 await self._score(episode, env)
@@ -145,7 +146,7 @@ class TrajectoryCollectEngine:
         room = self._rollout.max_length - len(stream.tokens)
         if room < 1:
             limit = f"rollout.max_length is {self._rollout.max_length}"
-            raise EpisodeEnded(Status.MAX_TOKENS, f"the prompt has {len(stream.tokens)} tokens, {limit}")
+            raise EpisodeEnded(Status.MAX_CONTEXT, f"the prompt has {len(stream.tokens)} tokens, {limit}")
         limits, most = self._rollout, min(self._rollout.max_tokens_per_turn, room)
         sampling = Sampling(
             most, self._temperature, self._chat.stop_ids, top_p=limits.top_p, top_k=limits.top_k, stop=limits.stop
@@ -160,15 +161,23 @@ class TrajectoryCollectEngine:
     async def _step(
         self, episode: Episode, env: BaseTaskEnv, action: Action, completion: Completion, span: tuple[int, int]
     ) -> StepResult:
-        began = self._clock()
+        began, left = self._clock(), self._tool_time(episode)
+        late = EpisodeEnded(Status.MAX_TOOL_SECONDS) if left <= self._limits.step_seconds else None
         try:
-            result = await self._hook("step", env.step, action)
+            result = await self._hook("step", env.step, action, seconds=min(left, self._limits.step_seconds), late=late)
         finally:
             episode.turn(completion, span, tool_seconds=self._clock() - began)
         checked = _looked_at("step", lambda: checked_step(result, self._limits.max_observation))
         if checked.reward:
             episode.earned(Reward(checked.reward))
+        if not checked.done and self._tool_time(episode) <= 0:
+            raise EpisodeEnded(Status.MAX_TOOL_SECONDS)
         return checked
+
+    def _tool_time(self, episode: Episode) -> float:
+        """Seconds that the episode's steps may still take."""
+        limit = self._limits.tool_seconds
+        return float("inf") if limit is None else limit - sum(t.tool_seconds for t in episode.turns)
 
     async def _score(self, episode: Episode, env: BaseTaskEnv) -> None:
         """The final reward belongs to the last turn; what the steps earned is then a part of its own."""
@@ -189,7 +198,7 @@ class TrajectoryCollectEngine:
         if episode.stream.tokens[-1] not in self._chat.stop_ids:
             ids = [self._chat.stop_ids[0], *ids]
         if len(episode.stream.tokens) + len(ids) >= self._rollout.max_length:
-            raise EpisodeEnded(Status.MAX_TOKENS)
+            raise EpisodeEnded(Status.MAX_CONTEXT)
         episode.stream.feed(ids)
 
     def _written(self, write: Callable[[], list[int]]) -> list[int]:
@@ -199,15 +208,23 @@ class TrajectoryCollectEngine:
         except Exception as error:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause("the chat format", error)) from error
 
-    async def _hook(self, what: str, hook: Callable[..., Any], *args: Any, seconds: float | None = None) -> Any:
-        """The result of a hook within its deadline; its failure ends the episode."""
+    async def _hook(
+        self,
+        what: str,
+        hook: Callable[..., Any],
+        *args: Any,
+        seconds: float | None = None,
+        late: EpisodeEnded | None = None,
+    ) -> Any:
+        """The result of a hook within its deadline; its failure ends the episode, and being late as `late` says."""
         seconds = seconds or self._limits.step_seconds
         try:
             if is_at_once(hook):
                 return await hook(*args)
             return await within(seconds, call(hook, *args))
         except HookTimeout as error:
-            raise EpisodeEnded(Status.ENVIRONMENT_TIMEOUT, f"{what} took longer than {seconds:g} s") from error
+            detail = f"{what} took longer than {seconds:g} s"
+            raise late or EpisodeEnded(Status.ENVIRONMENT_TIMEOUT, detail) from error
         except RunStopped:
             raise
         except Exception as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rollout.agents import Action
 from rollout.hooks import at_once, call
 from rollout.rewards import RewardFunction, Score, exact_match
-from rollout.tools import ToolManager
+from rollout.tools import ToolManager, answers
 from schemas.data import Task
 from schemas.messages import Message
 
@@ -70,11 +70,13 @@ class TaskEnvironment(BaseTaskEnv):
 
 
 class ToolEnvironment(BaseTaskEnv):
-    """Tools until a plain answer: calls are run and their results returned; a turn without a call ends the episode."""
+    """Tools until an answer: calls are run and their results returned. A turn without a call ends the episode, and so
+    does a call of a tool that says so, such as `finish`."""
 
     async def step(self, action: Action) -> StepResult:
         if action.error:
             return StepResult([Message("tool", f"Error: {action.error}")])
-        if action.message.tool_calls:
-            return StepResult(await self.tools.execute(action.message.tool_calls))
-        return StepResult(done=True)
+        if not action.message.tool_calls:
+            return StepResult(done=True)
+        outputs = await self.tools.outputs(action.message.tool_calls)
+        return StepResult(answers(action.message.tool_calls, outputs), done=any(o.ends for o in outputs))

@@ -24,10 +24,18 @@ class Reward:
     components: tuple[tuple[str, float], ...] = ()
 
 
+FINISH = "finish"
+"""The tool whose call is a final answer."""
+
+
 def answer(messages: Sequence[Message]) -> str:
-    """The text of the final answer, trimmed: the last message, if it is the assistant's and calls no tool."""
+    """The text of the final answer, trimmed, if the last message is the assistant's: what it gave to the tool `finish`,
+    or its text if it calls no tool."""
     last = messages[-1] if messages else None
-    return last.content.strip() if last and last.role == "assistant" and not last.tool_calls else ""
+    if last is None or last.role != "assistant":
+        return ""
+    finished = [c.arguments.get("answer", "") for c in last.tool_calls if c.name == FINISH]
+    return str(finished[0]).strip() if finished else "" if last.tool_calls else last.content.strip()
 
 
 @at_once

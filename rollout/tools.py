@@ -1,17 +1,23 @@
 """Tools that a model may call, and the manager that runs its calls.
 
 What the model got wrong (an unknown tool, wrong arguments, a ToolError) is answered to the model as text. Any other
-exception is the tool's own failure and ends the episode.
+exception is the tool's own failure and ends the episode. Calls of one turn run at the same time where their tools allow
+it; each ends by itself, whatever becomes of the others, and they are answered in the order of the calls.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, ClassVar
 
-from rollout.hooks import at_once, is_at_once
+from rollout.hooks import HookTimeout, at_once, is_at_once, within
 from rollout.hooks import call as call_hook
-from schemas.errors import RequestError
+from schemas.errors import RequestError, RunStopped
 from schemas.messages import Message, ToolCall, ToolSpec
+
+AT_THE_SAME_TIME = 16
+"""Calls of one turn that run at the same time, at most: a model may write hundreds."""
 
 
 class ToolError(Exception):
@@ -26,6 +32,8 @@ class ToolOutput:
     error: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What the trajectory keeps beside the text, as JSON; the model does not see it."""
+    ends: bool = False
+    """Whether the episode is over with this turn."""
 
 
 class BaseTool:
@@ -38,6 +46,9 @@ class BaseTool:
     description: ClassVar[str] = ""
     parameters: ClassVar[dict[str, Any]] = {"type": "object", "properties": {}}
     """JSON Schema of the arguments (an object schema)."""
+    concurrent: ClassVar[bool] = True
+    """Whether a call may run beside others of its turn. If not, it begins when those before it have ended, and those
+    after it begin when it has."""
 
     @property
     def spec(self) -> ToolSpec:
@@ -63,8 +74,10 @@ class BaseTool:
 class ToolManager:
     """The tools of an environment by name."""
 
-    def __init__(self, tools: Sequence[BaseTool] = ()) -> None:
+    def __init__(self, tools: Iterable[BaseTool] = (), *, call_seconds: float | None = None) -> None:
+        """`call_seconds`: how long a call may take before the model reads that it took too long; None: no limit."""
         self._tools: dict[str, BaseTool] = {}
+        self._call_seconds = call_seconds
         for tool in tools:
             self.register(tool)
 
@@ -77,7 +90,11 @@ class ToolManager:
     def for_episode(self) -> "ToolManager":
         """The tools of one episode."""
         shared: dict[Any, Any] = {}
-        return ToolManager([t.for_episode(shared) for t in self.tools])
+        return self.replaced([t.for_episode(shared) for t in self.tools])
+
+    def replaced(self, tools: Iterable[BaseTool]) -> "ToolManager":
+        """A manager of other tools that is like this one otherwise."""
+        return ToolManager(tools, call_seconds=self._call_seconds)
 
     @property
     def made_at_once(self) -> bool:
@@ -112,17 +129,62 @@ class ToolManager:
         if wrong:
             return ToolOutput(f"Error: {wrong}.", error=True)
         try:
-            found = await call_hook(tool.apply, **call.arguments)
-            if type(found) is ToolOutput:
-                return found
-            return ToolOutput(found if type(found) is str else await call_hook(str, found))  # its own code writes it
+            return await self._in_time(tool, call)
         except ToolError as error:
             return ToolOutput(f"Error: {error}", error=True)
+        except HookTimeout:
+            text = f"Error: the call took longer than {self._call_seconds:g} s."
+            return ToolOutput(text, error=True, facts={"timeout": self._call_seconds})
+
+    async def _in_time(self, tool: BaseTool, call: ToolCall) -> ToolOutput:
+        if self._call_seconds is None:
+            return await _applied(tool, call)
+        return await within(self._call_seconds, _applied(tool, call))
+
+    async def outputs(self, calls: Sequence[ToolCall]) -> list[ToolOutput]:
+        """Run the calls of one turn; what each came to, in their order. Where several fail, the first is raised."""
+        found: list[ToolOutput] = []
+        for together, some in groupby(calls, self._concurrent):
+            several = list(some)
+            if together and len(several) > 1:
+                found += await self._together(several)
+            else:
+                found += [await self.run(c) for c in several]
+        return found
+
+    def _concurrent(self, call: ToolCall) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is None or tool.concurrent
+
+    async def _together(self, calls: Sequence[ToolCall]) -> list[ToolOutput]:
+        places = asyncio.Semaphore(AT_THE_SAME_TIME)
+
+        async def one(call: ToolCall) -> ToolOutput:
+            async with places:
+                return await self.run(call)
+
+        ended = await asyncio.gather(*map(one, calls), return_exceptions=True)
+        failed = [e for e in ended if isinstance(e, BaseException)]
+        for error in sorted(failed, key=lambda e: not isinstance(e, RunStopped)):
+            raise error
+        return [e for e in ended if isinstance(e, ToolOutput)]
 
     async def execute(self, calls: Sequence[ToolCall]) -> list[Message]:
-        """Run the calls of one turn in their order; one tool message each."""
-        outputs = [(c, await self.run(c)) for c in calls]
-        return [Message("tool", o.text, name=c.name, tool_call_id=c.id, facts=o.facts) for c, o in outputs]
+        """Run the calls of one turn; one tool message each, in their order."""
+        return answers(calls, await self.outputs(calls))
+
+
+def answers(calls: Sequence[ToolCall], outputs: Sequence[ToolOutput]) -> list[Message]:
+    """What the model reads of its calls."""
+    both = zip(calls, outputs, strict=True)
+    return [Message("tool", o.text, name=c.name, tool_call_id=c.id, facts=o.facts) for c, o in both]
+
+
+async def _applied(tool: BaseTool, call: ToolCall) -> ToolOutput:
+    found = await call_hook(tool.apply, **call.arguments)
+    if type(found) is ToolOutput:
+        return found
+    return ToolOutput(found if type(found) is str else await call_hook(str, found))  # its own code writes it
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -19,8 +19,12 @@ MAX_VIEW = 6000
 
 
 class WorkspaceTool(BaseTool):
-    """A tool over a workspace. Subclasses implement `apply` with `self.workspace`."""
+    """A tool over a workspace. Subclasses implement `apply` with `self.workspace`.
 
+    Calls of one turn act one after the other: a model that edits and then runs means that order.
+    """
+
+    concurrent: ClassVar[bool] = False
     _workspace: Workspace | None = None
 
     @property
@@ -38,7 +42,7 @@ class WorkspaceTool(BaseTool):
 
 def bound_tools(tools: ToolManager, workspace: Workspace) -> ToolManager:
     """The same tools, of which those that need a workspace have it."""
-    return ToolManager([t.bound(workspace) if isinstance(t, WorkspaceTool) else t for t in tools.tools])
+    return tools.replaced(t.bound(workspace) if isinstance(t, WorkspaceTool) else t for t in tools.tools)
 
 
 class PythonTool(WorkspaceTool):

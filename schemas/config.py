@@ -65,7 +65,7 @@ class Environment(Section):
     environment: str = "ToolEnvironment"
     agent: str = "ToolAgent"
     tools: tuple[str, ...] = ()
-    """Tools offered to the agent: `calculator`, `python`, `shell`, `view`, `edit` (docs/environments.md), or
+    """Tools offered to the agent: `calculator`, `finish`, `python`, `shell`, `view`, `edit` (docs/environments.md), or
     `module:Class`."""
     reward: str = "exact_match"
     """How an episode is scored: a built-in name or `module:function` taking (task, messages) to a number in [0, 1]."""
@@ -75,11 +75,22 @@ class Environment(Section):
     options: dict[str, Any] = {}
     """Passed to the environment's class as keyword arguments."""
     step_seconds: PositiveFloat = 30.0
-    """Deadline of one reset, step or tool call."""
+    """Deadline of one reset or step, with all tool calls of its turn."""
+    call_seconds: PositiveFloat | None = None
+    """Deadline of one tool call, below `step_seconds`: the model then reads that it took too long, and the episode goes
+    on. Default: the step's, which fails the episode."""
+    tool_seconds: PositiveFloat | None = None
+    """Seconds that all steps of an episode may take together; then it ends as `max_tool_seconds`. Default: no limit."""
     reward_seconds: PositiveFloat = 60.0
     """Deadline of scoring."""
     max_observation: Positive = 8192
     """Characters that one observation may have; more fails the episode as `flooded`."""
+
+    @model_validator(mode="after")
+    def _deadlines(self) -> "Environment":
+        if self.call_seconds is not None and self.call_seconds >= self.step_seconds:
+            raise ValueError("call_seconds must be below step_seconds, which ends all calls of a turn")
+        return self
 
 
 class VllmServers(Section):

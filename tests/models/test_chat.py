@@ -24,7 +24,7 @@ STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 
 
 def tool(name: str, **parameters: dict) -> ToolSpec:
-    return ToolSpec(name, f"Does {name}.", {"type": "object", "properties": parameters})
+    return ToolSpec(name, f"Does {name}.", {"type": "object", "properties": parameters, "required": [*parameters]})
 
 
 CALCULATOR = tool("calculator", expression=STRING)
@@ -142,6 +142,15 @@ def test_what_others_write_never_opens_or_ends_a_turn(tokenizer: Tokenizer, ques
 def test_malformed_calls_are_explained(tools: list[ToolSpec], text: str, sentence: str):
     turn = chat_format(BYTES, tools).parse([261, *BYTES.encode(text), 262])
     assert sentence in turn.error and turn.message == Message("assistant")
+
+
+@formats
+def test_an_argument_that_is_not_required_may_be_left_out(tokenizer: Tokenizer):
+    finish = ToolSpec("finish", "", {"type": "object", "properties": {"answer": STRING}})
+    for tools in ([finish], [finish, CALCULATOR]):
+        for message in (calling("finish"), calling("finish", answer="1:2")):
+            written = chat_format(tokenizer, tools)
+            assert written.parse(written.assistant(message)) == ParsedTurn(message)
 
 
 def test_a_call_that_was_cut_off_is_malformed():

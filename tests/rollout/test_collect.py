@@ -144,12 +144,36 @@ def test_limits_end_an_episode_that_is_still_trained() -> None:
     long = play(rambling, rollout={"max_tokens_per_turn": 3})
     assert (long.status, sum(long.mask), long.reward, long.failed) == ("max_tokens", 3, 0.0, False)
     full = play(rambling, rollout={"max_length": 14})
-    assert (full.status, len(full.tokens), full.failed) == ("max_tokens", 14, False)
+    assert (full.status, len(full.tokens), full.failed) == ("max_context", 14, False)
     no_room_to_answer = play(solve, rollout={"max_length": 22})
-    assert (no_room_to_answer.status, len(no_room_to_answer.tokens)) == ("max_tokens", 17)
+    assert (no_room_to_answer.status, len(no_room_to_answer.tokens)) == ("max_context", 17)
     too_long = play(solve, rollout={"max_length": 10})
-    assert (too_long.status, too_long.failed) == ("max_tokens", True)
+    assert (too_long.status, too_long.failed) == ("max_context", True)
     assert too_long.detail == "the prompt has 10 tokens, rollout.max_length is 10"
+
+
+def test_a_turn_that_fills_the_context_ran_out_of_context() -> None:
+    """Whichever limit the engine names when both are met."""
+    row = play(lambda *_: [*b"132" * 99], rollout={"max_tokens_per_turn": 4, "max_length": 14})
+    assert (row.status, len(row.tokens)) == ("max_context", 14)
+
+
+class Slow(ToolEnvironment):
+    async def step(self, action: Action) -> StepResult:
+        await asyncio.sleep(0.2)
+        return await super().step(action)
+
+
+@pytest.mark.parametrize(("limit", "turns"), [(0.1, 1), (0.3, 2)])
+def test_the_time_of_all_tools_together_is_a_budget(limit: float, turns: int) -> None:
+    row = in_world(Slow, lambda *_: [CALL, *b"1+1", END], environment={"tool_seconds": limit, "max_turns": 9})
+    assert (row.status, len(row.turns), row.failed) == ("max_tool_seconds", turns, False)
+    assert row.tool_seconds >= limit
+
+
+def test_within_its_time_an_episode_is_scored_as_ever() -> None:
+    row = in_world(Slow, environment={"tool_seconds": 60.0})
+    assert (row.status, row.reward) == ("succeeded", 1.0)
 
 
 def test_a_model_agent_answers_in_text() -> None:

@@ -96,7 +96,7 @@ def test_a_worker_process(tmp_path: Path, engine: str, how: str) -> None:
     events = [json.loads(line) for line in out.splitlines()]
     assert {e["event"] for e in events} == {"worker", "beat", "busy", "done"}
     assert {e["id"] for e in events if e["event"] == "busy"} == {e["id"] for e in events if e["event"] == "done"}
-    assert {r.status for r in sealed(store)} <= {"succeeded", "max_tokens"}
+    assert {r.status for r in sealed(store)} <= {"succeeded", "max_tokens", "max_context"}
     assert (workers(store)[0].state, workers(store)[0].counters["trajectories"]) == ("left", 6)
 
 
