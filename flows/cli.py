@@ -31,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     work.add_argument("run", metavar="RUN")
     work.add_argument("--workers", type=int, default=1, metavar="N", help="worker processes (default: 1)")
     _folder(work)
+    _quarantine(commands)
     _eval(commands)
     promote = _command(commands, "promote", "let the gate decide on a checkpoint")
     promote.add_argument("checkpoint", metavar="RUN[@STEP]")
@@ -142,6 +143,20 @@ def _rollout(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     command.add_argument("--temperature", type=float, metavar="T", help="default: rollout.temperature")
     _json(command)
+
+
+def _quarantine(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    text = "tasks that a run does not play any more"
+    actions = commands.add_parser("quarantine", help=text, description=text).add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    for name, action_text in (("list", "name them, with the cause"), ("release", "take tasks back into play")):
+        action = _command(actions, name, action_text)
+        action.set_defaults(module="quarantine")
+        action.add_argument("run", metavar="RUN")
+        if name == "release":
+            action.add_argument("tasks", nargs="+", metavar="TASK", help="the ids that `list` shows")
+        _json(action)
 
 
 def _eval(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -1,27 +1,30 @@
 """Workers of a run on other machines: asked for by name, watched from afar, replaced when they are lost.
 
 Prefect says what became of a flow run; only the store says whether its worker is at work. A worker that a person has
-cancelled is not replaced: anybody may want fewer of them.
+cancelled is not replaced: anybody may want fewer of them. A task may be what crashes them, machine and all: once it is
+found out, the crashes so far are forgiven, as `tasks.supervise` does.
 """
 
 import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from schemas.config import Run
 from schemas.errors import RunStopped
 from storage import control
 from storage.objects import ObjectStore
+from storage.quarantine import deadly
 from tasks.children import Event
-from tasks.supervise import Restarts, alike
+from tasks.supervise import WORKERS, Restarts, alike
 from tasks.worker_pool import Asked, PoolUnreachable, WorkerPool
 
-RESTARTS = Restarts(limit=6, pause=1.0, longest_pause=60.0)
+RESTARTS = replace(WORKERS, pause=1.0, longest_pause=60.0)
 ALIKE = 3
-"""When every worker has failed so often in a row for one cause, and nobody is at work, more of it would only spin."""
+"""When every worker has failed so often in a row for one cause, and nobody is at work, more of it would only spin.
+Of crashes, which may be a task's, `Restarts.alike`."""
 _INDEX = re.compile(r"w(\d+)-")
 
 
@@ -43,6 +46,8 @@ class Post:
     """Why the last flow run ended."""
     alike: int = 0
     """Flow runs in a row that ended for this cause."""
+    crashed: bool = False
+    """Whether the last one ended without a cause of its own."""
     left: bool = False
     """It is not asked for any more."""
 
@@ -71,6 +76,7 @@ class Fleet:
         self._gone: set[int] = set()
         self._posts = [Post(index, clock()) for index in range(config.rollout.workers)]
         self._seen, self._cause = clock(), ""
+        self._deadly = deadly(store, base)
         self._window: Literal["none", "open", "closed"] = "none"
 
     def round(self) -> None:
@@ -146,18 +152,20 @@ class Fleet:
         elif asked.state == "COMPLETED" and self._window == "closed":
             post.asked, post.due = None, now
         elif asked.final:
-            self._failed(post, asked.message or f"its flow run ended as {asked.state}")
+            cause = asked.message or f"its flow run ended as {asked.state}"
+            self._failed(post, cause, crashed=asked.state == "CRASHED")
         elif asked.state in ("PENDING", "RUNNING") and now - post.heard > self._patience:
             self._pool.cancel(asked.id)
             self._failed(post, f"its flow run is {asked.state}, but nothing was heard of it for {self._patience:g} s")
 
-    def _failed(self, post: Post, cause: str) -> None:
+    def _failed(self, post: Post, cause: str, *, crashed: bool = False) -> None:
         now = self._clock()
+        self._forgive()
         if now - post.since > self._restarts.healthy and post.heard > post.since:
             post.failures = 0
         post.failures += 1
         post.alike = post.alike + 1 if alike(cause, post.cause) else 1
-        post.asked, post.cause, self._cause = None, cause, cause
+        post.asked, post.cause, post.crashed, self._cause = None, cause, crashed, cause
         if post.failures > self._restarts.limit:
             post.left = True
             self._say(post, f"{cause}; it has failed {post.failures} times and is not asked for again")
@@ -165,6 +173,14 @@ class Fleet:
         pause = min(self._restarts.pause * 2 ** (post.failures - 1), self._restarts.longest_pause)
         post.due = now + pause
         self._say(post, f"{cause}; asking for another in {pause:g} s")
+
+    def _forgive(self) -> None:
+        """Where another task is known to end workers, their failures so far have led somewhere."""
+        found = deadly(self._store, self._base)
+        if found != self._deadly:
+            self._deadly = found
+            for post in self._posts:
+                post.failures, post.alike, post.cause = 0, 0, ""
 
     def _ask(self) -> None:
         """Ask for whoever is due. A flow run that a driver before this one has asked for, and that lives, is it."""
@@ -192,12 +208,16 @@ class Fleet:
         last = f"; the last that ended: {self._cause}" if self._cause else ""
         if all(p.left for p in self._posts) and self._cause:
             raise RunStopped(f"no worker of run {self._run} is left{last}")
-        if all(p.left or p.alike >= ALIKE for p in self._posts) and self._cause:
-            raise RunStopped(f"every worker of run {self._run} fails, {ALIKE} times in a row with: {self._cause}")
+        if all(p.left or p.alike >= self._most_alike(p) for p in self._posts) and self._cause:
+            times = min(p.alike for p in self._posts if not p.left)
+            raise RunStopped(f"every worker of run {self._run} fails, {times} times in a row with: {self._cause}")
         if now - self._seen > self._patience:
             raise RunStopped(
                 f"no worker has joined run {self._run} for {self._patience:g} s: {self._pool.hint()}{last}"
             )
+
+    def _most_alike(self, post: Post) -> int:
+        return self._restarts.alike if post.crashed else ALIKE
 
     def _say(self, post: Post, message: str) -> None:
         self._tell(f"worker-{post.index}", {"event": "log", "message": message})

@@ -30,6 +30,7 @@ def test_help_imports_nothing_heavy() -> None:
         "validate",
         "rollout",
         "status",
+        "quarantine",
         "work",
         "eval",
         "promote",

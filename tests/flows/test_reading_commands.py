@@ -32,6 +32,7 @@ def sealed(project: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ["status"],
         ["status", "small"],
+        ["quarantine", "list", "small"],
         ["history", "small", "--channel", "candidate"],
         ["champion", "small", "--channel", "candidate"],
         ["gc", "--dry-run"],

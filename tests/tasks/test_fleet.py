@@ -14,9 +14,11 @@ from schemas import keys
 from schemas.config import Run
 from schemas.errors import RequestError, RunStopped
 from schemas.manifest import Window
+from schemas.quarantine import TaskTrouble
 from storage.control import beat, read_worker, register_worker
 from storage.memory import MemoryStore
 from storage.objects import ObjectStore
+from storage.quarantine import change_trouble
 from tasks import record, reinforce, warm_up, worker_pool
 from tasks.fleet import Fleet
 from tasks.request import load, read_config
@@ -152,10 +154,10 @@ def test_a_worker_that_keeps_failing_is_given_up_while_others_work(place: Place)
     place.window()
     place.fleet.round()
     number = place.join(0, "0")
-    for _ in range(7):
+    for _ in range(9):
         place.pool.put(place.fleet.asked[-1], "FAILED", "there is no file mine.py")
         place.after(70, number)
-    assert place.fleet.asked == ["0"] and "has failed 7 times and is not asked for again" in " ".join(place.said)
+    assert place.fleet.asked == ["0"] and "has failed 9 times and is not asked for again" in " ".join(place.said)
     place.beat(number, state="left")
     place.pool.put("0", "FAILED", "lost")
     with pytest.raises(RunStopped, match=r"no worker has joined run small for 300 s: .*; the last that ended: lost"):
@@ -179,7 +181,32 @@ def test_when_all_fail_for_one_cause_the_run_stops_soon(place: Place) -> None:
             place.after(5)
             for id in place.fleet.asked:
                 place.pool.put(id, "FAILED", cause)
-    assert place.now <= 60, "not after all seven tries"
+    assert place.now <= 60, "not after all nine tries"
+
+
+def crash(place: Place, times: int) -> None:
+    """Whoever was asked for crashes, so often."""
+    for _ in range(times):
+        place.after(70)
+        for id in place.fleet.asked:
+            place.pool.put(id, "CRASHED", "Process exited with status code: 137")
+
+
+def test_crashes_are_forgiven_once_a_task_is_known_to_end_workers(place: Place) -> None:
+    place.config = place.config.model_copy(
+        update={"rollout": place.config.rollout.model_copy(update={"join_seconds": 10_000.0})}
+    )
+    place.fleet = place.another_driver()
+    place.window()
+    crash(place, 7)
+    fresh = TaskTrouble(task=0, task_id="poison")
+    change_trouble(place.store, BASE, fresh, lambda t: t.model_copy(update={"deadly": "3 workers ended"}))
+    before = len(place.said)
+    crash(place, 7)
+    assert len(place.fleet.asked) == 2
+    assert sum("in 1 s" in text for text in place.said[before:]) == 2, "both begin anew"
+    with pytest.raises(RunStopped, match=r"no worker of run small is left|every worker of run small fails, 8 times"):
+        crash(place, 4)
 
 
 def test_when_nobody_comes_the_run_stops_with_a_hint(place: Place) -> None:
