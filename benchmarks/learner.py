@@ -1,4 +1,4 @@
-"""A GRPO step of the learner: against the peer's, packed against padded, and against this machine's matmul rate.
+"""A GRPO step of the learner: against the peer's, packed against padded, adapters alone, and against the matmul rate.
 
 The peer is google-tunix: `--peer` names a Python that has it. Rates are tokens, or floating-point operations, per
 processor second, since wall time on a shared machine says little.
@@ -19,9 +19,11 @@ from measure import report, seconds
 from models.config import DecoderConfig
 from models.pure import init_params, shapes
 from schemas.algorithms import Loss
+from schemas.lora import LoRA
 from schemas.optimizer import Optimizer
 from schemas.trajectory import Status, Trajectory
 from trainer.batch import lay_out
+from trainer.lora import freeze
 from trainer.optimizer import make_optimizer
 from trainer.packing import Layout, packed, padded
 from trainer.step import init_state, make_rl_step
@@ -70,16 +72,23 @@ def _trajectory(draw: np.random.Generator, number: int, length: int, prompt: int
 class Ours:
     """The learner's step on a fixed batch; a call makes one update."""
 
-    def __init__(self, config: DecoderConfig, batch: list[Trajectory], layout: Layout) -> None:
+    def __init__(
+        self, config: DecoderConfig, batch: list[Trajectory], layout: Layout, lora: LoRA | None = None
+    ) -> None:
         optimizer = make_optimizer(Optimizer(learning_rate=1e-4), 100)
         self.tokens = sum(len(t.tokens) for t in batch)
         self.parts = [p.batch for p in lay_out(batch, np.random.default_rng(1).normal(size=len(batch)), layout)]
-        self._step = make_rl_step(config, Loss(), optimizer)
-        self._state = init_state(jax.tree.map(jnp.array, init_params(config, 0)), optimizer)
+        trained, frozen = freeze(lora, init_params(config, 0), 0)
+        self._step = make_rl_step(config, Loss(), optimizer, frozen=frozen)
+        self._state = init_state(trained, optimizer)
 
     def __call__(self) -> None:
         self._state, figures = self._step(self._state, self.parts)
         jax.block_until_ready(figures["loss"])
+
+    def state_bytes(self) -> int:
+        """Of what is trained and its optimizer's state; sums of gradients take as much as what is trained on top."""
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self._state))
 
 
 class Peer:
@@ -165,6 +174,18 @@ def _in_turn(calls: dict[str, Any], rounds: int) -> dict[str, float]:
     return {name: float(np.median(cpu)) for name, cpu in taken.items()}
 
 
+def adapters(rounds: int) -> list[dict[str, Any]]:
+    """The same batch with all weights trained and with adapters alone, of rank 8 on every projection."""
+    batch = trajectories([PROMPT + RESPONSE] * ROWS, 0.5, MIDDLE.vocab_size)
+    layout = padded(CACHED, PROMPT + RESPONSE)
+    sides = {"all weights": Ours(MIDDLE, batch, layout), "adapters": Ours(MIDDLE, batch, layout, LoRA(rank=8))}
+    taken = _in_turn(sides, rounds)
+    return [
+        {"what": f"step of 3.2 M, {name}", **_rate(side.tokens, taken[name]), "state_mb": side.state_bytes() / 1e6}
+        for name, side in sides.items()
+    ]
+
+
 def flops(config: DecoderConfig, rows: int, tokens: int) -> float:
     """Multiplications and additions of a step: 6 per weight and token, and those of causal attention."""
     weights = sum(math.prod(s) for name, s in shapes(config).items() if len(s) > 1 and "embed" not in name)
@@ -203,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", default="", help="a Python that has google-tunix")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--only", choices=("peer", "packing", "shares"), help="one of the three comparisons")
+    parser.add_argument("--only", choices=("peer", "packing", "adapters", "shares"), help="one comparison")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     args = parser.parse_args()
     lines, meets = [], {}
@@ -220,6 +241,8 @@ def main() -> None:
         lines += found
         ratio = found[1]["tokens_per_cpu_second"] / found[0]["tokens_per_cpu_second"]
         meets[f"packed at least {PACKING_AIM} times padded ({ratio:.2f})"] = ratio >= PACKING_AIM
+    if args.only in (None, "adapters"):
+        lines += adapters(max(1, args.rounds // 2))
     if args.only in (None, "shares"):
         lines += shares(max(1, args.rounds // 3))
     report(lines, meets, as_json=args.json)

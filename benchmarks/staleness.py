@@ -7,11 +7,8 @@ was cut off goes on where it was. `--report` writes the table, the plots and wha
 
 import argparse
 import fnmatch
-import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -19,17 +16,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from measure import report
 from slow_tool import SECONDS
 from staleness_report import WIDEST, rows_of, write_report
+from whole_runs import append, play_run, read
 
 HOME = Path(__file__).resolve().parents[1]
 BOUNDS, CORRECTIONS = (0, 1, 4, 8), ("none", "decoupled")
 NARROWER, BOUND_OF_NARROWER = (32, 8), 4
 WORKERS = 2
 GATE_TASKS = 8
-CELL_SECONDS = 3600
 READ = ("step", "reward", "off_policy/mean", "off_policy/max", "off_policy/in_flight/mean", "off_policy/in_queue/mean")
 READ += ("effective_sample_size", "mismatch_kl", "clip_fraction", "trainer/seconds", "trainer/waited_seconds")
 
@@ -70,23 +66,6 @@ def cells(seeds: list[int], steps: int) -> list[Cell]:
     return found + [Cell(BOUND_OF_NARROWER, "none", narrow, seed, steps) for seed in seeds]
 
 
-def read(results: Path) -> list[dict[str, Any]]:
-    """The finished runs. A last line that was cut off does not count."""
-    text = results.read_text(encoding="utf-8") if results.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def append(results: Path, line: dict[str, Any]) -> None:
-    """Add one run, in the place of a line that was cut off."""
-    results.parent.mkdir(parents=True, exist_ok=True)
-    with results.open("a+b") as file:
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(json.dumps(line).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def lay_out(root: Path, held_out: int) -> Path:
     """The example with the slow tool beside it and fewer problems to evaluate and to decide with."""
     folder = root / f"example-{held_out}"
@@ -101,48 +80,17 @@ def lay_out(root: Path, held_out: int) -> Path:
 def play(cell: Cell, configuration: Path, root: Path) -> dict[str, Any]:
     """Run the cell, or go on with it; the line of results."""
     began, load = time.time(), os.getloadavg()[0]
-    store = str(root / "store")
-    settings = [word for setting in cell.overrides() for word in ("--set", setting)]
-    _headrace("run", str(configuration), "--root", store, "--run", cell.name, *settings)
-    _headrace("audit", "verify", cell.name, "--root", store)
-    status = json.loads(_headrace("status", cell.name, "--root", store, "--json"))
-    folder = root / "store" / "runs" / cell.name / f"rl-{status['rl']['key']}" / "metrics"
-    evaluated = {e["name"]: e for e in status["evaluations"] if e["setting"] == "evaluation.tasks"}
+    played = play_run(configuration, root / "store", cell.name, cell.overrides())
     return asdict(cell) | {
         "cell": cell.name,
         "tool_seconds": SECONDS,
         "cores": os.cpu_count(),
         "load": [round(load, 2), round(os.getloadavg()[0], 2)],
         "run_seconds": round(time.time() - began, 1),
-        "held_out": {name: {k: e[k] for k in ("success", "low", "high", "n")} for name, e in evaluated.items()},
-        "learners": learners(folder),
-        "figures": _figures(folder),
+        "held_out": played.held_out(),
+        "learners": played.learners(),
+        "figures": played.figures(READ),
     }
-
-
-def learners(metrics: Path) -> int:
-    """How many learners made the steps: more than one where the run was cut off and went on."""
-    return len(pq.read_table(metrics, columns=["learner"])["learner"].unique())
-
-
-def _figures(folder: Path) -> dict[str, list[float | None]]:
-    """Name → the figure of each step, four digits of it."""
-    columns = pq.read_table(folder, columns=list(READ)).sort_by("step").to_pydict()
-    return {name: [v if v is None else float(f"{v:.4g}") for v in values] for name, values in columns.items()}
-
-
-def _headrace(*argv: str) -> str:
-    command = [sys.executable, "-P", "-c", "import headrace; headrace.main()", *argv]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=CELL_SECONDS, env=_environment())
-    if found.returncode:
-        said = (found.stderr or found.stdout).strip().splitlines()
-        sys.exit(f"headrace {' '.join(argv[:3])} ended with {found.returncode}: {said[-1] if said else 'no word'}")
-    return found.stdout
-
-
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH", ""))))
-    return os.environ | {"PYTHONPATH": path}
 
 
 def _arguments() -> argparse.Namespace:
