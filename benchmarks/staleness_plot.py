@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 COLOURS = ("#0072b2", "#009e73", "#e69f00", "#d55e00")
+BOUNDS = ("bound 0", "bound 1", "bound 4", "bound 8")
+"""A bound has the same colour in every panel."""
 WIDTH, HEIGHT, LEFT, GAP = 400, 190, 60, 90
 POINTS = 120
 
@@ -42,24 +44,30 @@ def _panels(
     line: int, title: str, named: list[tuple[str, list[dict[str, Any]]]], rewards: OfRun, seconds: OfRun
 ) -> str:
     y = 20 + line * (HEIGHT + GAP)
+    colours = [_colour(i, name) for i, (name, _) in enumerate(named)]
     by_step = [[_curve(range(1, len(rewards(r)) + 1), rewards(r)) for r in runs] for _, runs in named]
     by_time = [[_curve(seconds(r), rewards(r)) for r in runs if r["learners"] == 1] for _, runs in named]
     legend = [
-        f'<text x="{LEFT + 90 * i}" y="{y + 18}" fill="{COLOURS[i % len(COLOURS)]}">{escape(name)}</text>\n'
+        f'<text x="{LEFT + 90 * i}" y="{y + 18}" fill="{colours[i]}">{escape(name)}</text>\n'
         for i, (name, _) in enumerate(named)
     ]
     head = f'<text x="{LEFT}" y="{y}" font-weight="bold">{escape(title)}</text>\n'
-    panels = [_panel(LEFT, y + 26, by_step, "optimizer steps"), _panel(2 * LEFT + WIDTH, y + 26, by_time, "seconds")]
-    return "".join([head, *legend, *panels])
+    steps = _panel(LEFT, y + 26, list(zip(colours, by_step, strict=True)), "optimizer steps")
+    wall = _panel(2 * LEFT + WIDTH, y + 26, list(zip(colours, by_time, strict=True)), "seconds")
+    return "".join([head, *legend, steps, wall])
+
+
+def _colour(number: int, name: str) -> str:
+    return COLOURS[(BOUNDS.index(name) if name in BOUNDS else number) % len(COLOURS)]
 
 
 def _curve(xs: Sequence[float] | range, ys: Sequence[float]) -> Curve:
     return np.asarray(xs, float), np.asarray(ys, float)
 
 
-def _panel(x: int, y: int, lines: list[list[Curve]], label: str) -> str:
-    """Axes and, for each line, the mean of its curves and their spread, as far as all of them go."""
-    end = max((float(curve[0][-1]) for curves in lines for curve in curves), default=1.0) or 1.0
+def _panel(x: int, y: int, lines: list[tuple[str, list[Curve]]], label: str) -> str:
+    """Axes and, for each line, the mean of its curves and their spread; one that has ended stays where it came to."""
+    end = max((float(curve[0][-1]) for _, curves in lines for curve in curves), default=1.0) or 1.0
 
     def place(across: np.ndarray, up: np.ndarray) -> str:
         return " ".join(
@@ -67,9 +75,8 @@ def _panel(x: int, y: int, lines: list[list[Curve]], label: str) -> str:
         )
 
     parts = [_axes(x, y, end, label)]
-    for number, curves in ((i, curves) for i, curves in enumerate(lines) if curves):
-        colour = COLOURS[number % len(COLOURS)]
-        grid = np.linspace(max(c[0][0] for c in curves), min(c[0][-1] for c in curves), POINTS)
+    for colour, curves in ((colour, curves) for colour, curves in lines if curves):
+        grid = np.linspace(max(c[0][0] for c in curves), max(c[0][-1] for c in curves), POINTS)
         values = np.stack([np.interp(grid, *curve) for curve in curves])
         around = place(np.concatenate([grid, grid[::-1]]), np.concatenate([values.min(0), values.max(0)[::-1]]))
         parts.append(f'<polygon points="{around}" fill="{colour}" opacity="0.15"/>\n')
