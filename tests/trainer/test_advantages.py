@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.algorithms import ADVANTAGES as NAMES
-from trainer.advantages import ADVANTAGES, dr_grpo, grpo, rloo
+from schemas.errors import RequestError
+from trainer.advantages import ADVANTAGES, dr_grpo, find_advantage, grpo, rloo
 
 REWARDS = st.lists(st.floats(0, 1, width=16), min_size=2, max_size=16)
 
@@ -46,3 +47,11 @@ def test_rloo_compares_with_the_others(rewards):
 
 def test_advantages_go_by_the_names_of_the_configuration():
     assert tuple(ADVANTAGES) == NAMES
+
+
+def test_an_advantage_of_the_users_own_is_found(tmp_path):
+    (tmp_path / "scores.py").write_text("def above(rewards):\n    return rewards - rewards.min()\n")
+    own = find_advantage("scores:above", str(tmp_path))
+    assert own(np.array([1.0, 3.0, 2.0])).tolist() == [0.0, 2.0, 1.0]
+    with pytest.raises(RequestError, match=r"`scores:below`: .* defines no `below`"):
+        find_advantage("scores:below", str(tmp_path))
