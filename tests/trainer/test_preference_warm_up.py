@@ -11,7 +11,7 @@ from support.protocol import config
 
 from models.chat import chat_format
 from models.config import DecoderConfig
-from models.pure import init_params
+from models.pure import flatten, init_params
 from models.stored import load_weights, save_weights
 from models.tokenizer import ByteTokenizer
 from schemas import keys
@@ -170,14 +170,14 @@ def test_micro_batches_change_nothing(stage):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), whole.params, parted.params)
 
 
-def plan(root, stage, initial=True):
+def plan(root, stage, initial=True, lora=None):
     """A preference stage in a store, and the arguments of its process."""
     store = open_store(str(root))
     weights = save_weights(store, "weights/a", SHAPE, init_params(SHAPE, 1), TOKENIZER, "float32", "stages/a")
     raw = "\n".join(json.dumps(pair(f"{i}*{i}", str(i * i))) for i in range(2, 10)).encode()
     digest = hashlib.sha256(raw).hexdigest()
     store.put(keys.data(digest, "jsonl"), raw)
-    run = config().model_dump(mode="json") | {"warm_up": [stage.model_dump(mode="json")]}
+    run = config().model_dump(mode="json") | {"warm_up": [stage.model_dump(mode="json")], "lora": lora}
     run["model"] = {"path": "weights", "architecture": {"hidden_size": 16, "intermediate_size": 24,
                     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}}  # fmt: skip
     spec = WarmUpSpec(
@@ -200,6 +200,19 @@ def test_a_preference_warm_up_learns_to_tell_the_sides_apart_and_commits(tmp_pat
     told = [e for e in events if e["event"] == "warm_up"]
     assert told[-1]["step"] == 30 and told[-1]["margin"] == done.metrics["margin"]
     assert load_weights(store, done.weights)[0] == SHAPE
+
+
+@pytest.mark.parametrize("stage", [dpo(steps=3), orpo(steps=3)], ids=["dpo", "orpo"])
+def test_a_preference_warm_up_moves_adapters_alone(tmp_path, stage):
+    store, args = plan(tmp_path, stage, lora={"rank": 2, "targets": ["q_proj"]})
+    assert warm_up.main(args) == 0
+    name = keys.stage_manifest("liked", "k")
+    done = StageManifest.from_bytes(store.get(name).data, name)
+    before, after = flatten(init_params(SHAPE, 1)), flatten(load_weights(store, done.weights)[1])
+    moved = [name for name in after if not np.array_equal(before[name], after[name])]
+    assert moved == ["model.layers.0.self_attn.q_proj.weight"]
+    described = json.loads(store.get(f"{done.weights.prefix}/adapter/adapter_config.json").data)
+    assert (described["r"], described["base_model_name_or_path"]) == (2, "stages/a")
 
 
 def test_dpo_without_weights_to_start_from_is_refused_and_orpo_is_not(tmp_path):
