@@ -2,8 +2,8 @@
 
 python examples/game/make_data.py [FOLDER]
 
-A poor player moves anyhow, except that it does not walk against the edge. A game stops at the goal, in a hole, or after
-`MOST_MOVES`. No lake stands in two files.
+A good player takes a shortest path. A poor player moves anyhow, except that it does not walk against the edge. A game
+stops at the goal, in a hole, or after `MOST_MOVES`. No lake stands in two files.
 """
 
 import json
@@ -18,9 +18,8 @@ from lake import MOVES, Lake, Outcome, draw_lake, shortest_path
 
 SEED = 20
 SIZES = {"held_out": 500, "gate": 300, "train": 1024}
-GAMES = 6000
-POOR = 0.6
-"""Share of the games that a poor player plays."""
+GAMES = {"skill": (8000, 0.0), "habit": (2000, 0.9)}
+"""Games of each file, and the share of them that a poor player plays."""
 MOST_MOVES = 8
 KIND = {"size": 4, "holes": 0.3, "least": 3, "most": 7}
 """Cells a side, share of holes, and how many moves a lake takes."""
@@ -66,8 +65,8 @@ def game(lake: Lake, rng: random.Random, poor: bool) -> dict[str, str]:
     return {"messages": json.dumps(messages)}
 
 
-def main(folder: Path, games: int = GAMES) -> None:
-    """Write every file into `folder`; fewer games are the first of them."""
+def main(folder: Path, games: int | None = None) -> None:
+    """Write every file into `folder`; `games` takes so many games for each file instead of all."""
     rng = random.Random(SEED)
     source = lakes(rng)
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,8 +74,9 @@ def main(folder: Path, games: int = GAMES) -> None:
         rows = [(f"{name}-{i:04d}", *next(source)) for i in range(size)]
         lines = [json.dumps({"id": i, "prompt": lake.text(), "answer": path}) for i, lake, path in rows]
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
-    played = [game(next(source)[0], rng, poor=rng.random() < POOR) for _ in range(games)]
-    pq.write_table(pa.Table.from_pylist(played), folder / "games.parquet", compression="zstd")
+    for name, (count, poor) in GAMES.items():
+        played = [game(next(source)[0], rng, poor=rng.random() < poor) for _ in range(games or count)]
+        pq.write_table(pa.Table.from_pylist(played), folder / f"{name}.parquet", compression="zstd")
 
 
 if __name__ == "__main__":

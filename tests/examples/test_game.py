@@ -50,18 +50,19 @@ async def play(moves: list[str], lake: str = LAKE) -> tuple[list[str], dict[str,
 
 
 def test_the_data_files_are_what_the_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script("make_data", monkeypatch).main(tmp_path, games=200)
+    script("make_data", monkeypatch).main(tmp_path, games=100)
     for split in SPLITS:
         assert (tmp_path / f"{split}.jsonl").read_text() == (EXAMPLE / "data" / f"{split}.jsonl").read_text()
-    kept = pq.read_table(EXAMPLE / "data" / "games.parquet")
-    assert kept.num_rows == 6000 and pq.read_table(tmp_path / "games.parquet").equals(kept.slice(0, 200))
+    kept = pq.read_table(EXAMPLE / "data" / "skill.parquet")
+    assert kept.num_rows == 8000 and pq.read_table(tmp_path / "skill.parquet").equals(kept.slice(0, 100))
 
 
 def test_no_lake_stands_in_two_files() -> None:
     lakes = [t.prompt for s in SPLITS for t in read_tasks((EXAMPLE / f"data/{s}.jsonl").read_bytes(), "jsonl", s)]
-    games = [json.loads(text) for text in pq.read_table(EXAMPLE / "data/games.parquet")["messages"].to_pylist()]
+    files = [pq.read_table(EXAMPLE / f"data/{name}.parquet") for name in ("skill", "habit")]
+    games = [json.loads(text) for file in files for text in file["messages"].to_pylist()]
     lakes += [game[0]["content"] for game in games]
-    assert len(lakes) == len(set(lakes)) == 7824
+    assert len(lakes) == len(set(lakes)) == 11824
     assert max(len(game) for game in games) == 16
 
 
