@@ -48,6 +48,9 @@ from rollout.jax_slots import Job, Settle, Slot, SlotTable
 from rollout.threads import settled_elsewhere
 from schemas.errors import RequestError, RunStopped
 
+PATIENCE = 4
+"""Requests that decode, for each that waits for its prompt, while decoding goes on between two chunks of pre-fill."""
+
 
 @dataclass(frozen=True)
 class _Update:
@@ -234,11 +237,11 @@ class JaxEngine:
         self._cache = prefill(self._config, self._params, self._cache, *chunk, span=places)
 
     def _dispatch(self, decoding: list[tuple[Slot, Job]], rows: int, places: int) -> list[np.ndarray]:
-        index, slots = decode_slots(decoding, rows, len(self._table.slots))
+        index, slots, columns = decode_slots(decoding, rows, len(self._table.slots))
         self._cache, *out = decode(
             self._config, self._params, self._cache, index, slots, steps=self._steps, span=places
         )
-        return [np.asarray(x) for x in out]
+        return [np.asarray(x)[..., columns] for x in out]
 
     def _admit(self) -> None:
         with self._wake:
@@ -250,15 +253,20 @@ class JaxEngine:
                 self._counters["prompt_tokens"] += len(job.request.token_ids)
 
     def _fill(self) -> None:
-        """What can be copied, then one chunk of pre-fill for the requests that have waited longest."""
-        while pairs := self._table.copies(ROWS):
-            self._copy(pairs)
-        filling = self._table.filling()
-        if filling:
+        """What can be copied, then a chunk of pre-fill for the requests that have waited longest; further chunks
+        while many wait for their prompts: decoding costs much the same for few rows as for all."""
+        while True:
+            while pairs := self._table.copies(ROWS):
+                self._copy(pairs)
+            filling = self._table.filling()
+            if not filling:
+                return
             chunk, shape = next_chunk(filling, len(self._table.slots), self._context)
             self._prefill(chunk, shape.span)
             self._counters["prefilled_tokens"] += int(chunk.counts.sum())
             self._counters["dispatches"] += 1
+            if len(self._table.filling()) * PATIENCE <= len(self._table.decoding()):
+                return
 
     def _decode(self) -> None:
         """A few tokens for every slot whose prompt is in the cache."""

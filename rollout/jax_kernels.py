@@ -67,20 +67,23 @@ def decode(
     config: DecoderConfig,
     params: Params,
     cache: KVCache,
-    rows: jax.Array,
+    rows: jax.Array | None,
     slots: Slots,
     *,
     steps: int,
     span: int,
 ) -> tuple[KVCache, jax.Array, jax.Array, jax.Array]:
-    """Sample up to `steps` tokens for each of the cache rows `rows` [R] that is active in `slots`.
+    """Sample up to `steps` tokens for each of the cache rows `rows` [R] that is active in `slots`; None: all, in order.
 
-    At most `span` places of each row are taken when it starts. Returns the cache, tokens and log-probs [steps, R], and
-    how many of them each row sampled [R]. It ends early where no row is active any more.
+    Some rows are copied out of the cache first, all of them are read where they are. At most `span` places of each row
+    are taken when it starts. Returns the cache, tokens and log-probs [steps, R], and how many of them each row sampled
+    [R]. It ends early where no row is active any more.
     """
-    decoder, past = module(config, params), take_rows(head(cache, span), rows)
-    recent = empty_cache(config, len(rows), steps)
-    none = jnp.zeros((steps, len(rows)), jnp.int32), jnp.zeros((steps, len(rows)), jnp.float32)
+    decoder, past, count = module(config, params), head(cache, span), len(slots.token)
+    if rows is not None:
+        past = take_rows(past, rows)
+    recent = empty_cache(config, count, steps)
+    none = jnp.zeros((steps, count), jnp.int32), jnp.zeros((steps, count), jnp.float32)
 
     def step(state: _State) -> _State:
         number, s, recent, tokens, logprobs = state
@@ -97,6 +100,7 @@ def decode(
     goes_on = lambda state: (state.number < steps) & jnp.any(state.slots.active)  # noqa: E731
     state = jax.lax.while_loop(goes_on, step, _State(jnp.int32(0), slots, recent, *none))
     counts = state.slots.length - slots.length
+    rows = jnp.arange(count) if rows is None else rows
     return put_tokens(cache, rows, slots.length, counts, state.recent), state.tokens, state.logprobs, counts
 
 

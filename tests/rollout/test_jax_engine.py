@@ -336,3 +336,16 @@ def _any_request(draw, number):
         top_p=draw.choice([1.0, 0.9]),
         stop_ids=draw.sample(range(TINY.vocab_size), draw.randrange(5)),
     )
+
+
+async def test_prompts_that_arrive_together_are_read_before_any_of_them_decodes(make):
+    engine = make(version=-1, slots=8, max_length=256, decode_steps=8)
+    asked = [request(stream(60, i), session=str(i), max_tokens=8, stop_ids=()) for i in range(8)]
+    waiting = [asyncio.create_task(engine.generate(one)) for one in asked]
+    await asyncio.sleep(0)
+    await engine.update_weights(POLICIES[0], 0)
+    for done, one in zip(await asyncio.gather(*waiting), asked, strict=True):
+        assert done.logprobs == pytest.approx(
+            learner_logprobs(POLICIES[0], one.token_ids + done.token_ids, len(done.token_ids)), abs=1e-5
+        )
+    assert engine.counters()["dispatches"] == 2
