@@ -6,10 +6,12 @@ no more than that proves nothing about itself and is counted as blind; an engine
 until it is caught.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rollout.adapted import Adapted
 from rollout.engine import Engine
 from schemas.errors import RunStopped
 from schemas.manifest import Probe
@@ -35,7 +37,7 @@ class Prover:
         """
         if not await self._gaps(probe, probe.tokens):
             return
-        size = params["model"]["embed_tokens"]["weight"].shape[0]
+        size = _vocabulary(params)
         others = tuple((t + size // 2) % size for t in probe.tokens)
         unmoved = await self._gaps(probe, others)
         await self._check(probe, probe.tokens, f"policy {version}")
@@ -47,7 +49,7 @@ class Prover:
 
     async def alone(self, params: Any, version: int, count: int) -> None:
         """`start` where no learner has left a probe: `count` tokens, and what the engine itself makes of them."""
-        tokens = tuple(i * 7919 % params["model"]["embed_tokens"]["weight"].shape[0] for i in range(count))
+        tokens = tuple(i * 7919 % _vocabulary(params) for i in range(count))
         for logprobs in (await self._engine.score(tokens)).values():
             await self.start(params, version, Probe(tokens=tokens, logprobs=logprobs))
             return
@@ -86,12 +88,22 @@ class Prover:
 
 
 def renumbered(params: Any, by: int) -> Any:
-    """The same model with token i called i + `by` (modulo the vocabulary), in embedding and output head alike."""
+    """The same model with token i called i + `by` (modulo the vocabulary), in embedding and output head alike.
+
+    Adapters stay, since embeddings have none.
+    """
+    if isinstance(params, Adapted):
+        return replace(params, base=renumbered(params.base, by))
     model = params["model"]
     moved = params | {"model": model | {"embed_tokens": _rolled(model["embed_tokens"], by)}}
     if "lm_head" in params:
         moved["lm_head"] = _rolled(params["lm_head"], by)
     return moved
+
+
+def _vocabulary(params: Any) -> int:
+    whole: Any = params.base if isinstance(params, Adapted) else params
+    return whole["model"]["embed_tokens"]["weight"].shape[0]
 
 
 def _rolled(layer: Any, by: int) -> Any:

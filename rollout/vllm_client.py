@@ -52,6 +52,8 @@ class VllmClient:
 
     def __init__(self, url: str, owner: str = "") -> None:
         self.url, self._owner = url.rstrip("/"), owner
+        self._adapter: int | None = None
+        """The number by which the server's worker knows this owner's adapters, once it has any."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
         self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout, limits=limits, trust_env=False)
@@ -97,14 +99,16 @@ class VllmClient:
             ) from error
         return held | {"context": listed["max_model_len"]}
 
-    async def load(self, folder: Path, version: int) -> None:
-        """Pause between two tokens, take over the weights in `folder` as `version`, go on.
+    async def load(self, folder: Path | None, version: int, adapter: Path | None = None) -> None:
+        """Pause between two tokens, take over weights from `folder` and adapters from `adapter` as `version`, go on.
 
-        What is running keeps its tokens; its keys and values are computed again with the new weights. RunStopped where
-        the weights are not of the server's model.
+        Without `folder` the server's weights stay. What is running keeps its tokens; its keys and values are computed
+        again with the new weights. RunStopped where the weights are not of the server's model.
         """
         await self._call("POST", "/pause", params={"mode": "keep"})
-        refused = [r["refused"] for r in await self._rpc("headrace_load", str(folder)) if "refused" in r]
+        refused = await self._refused("headrace_load", str(folder)) if folder else []
+        if adapter and not refused:
+            refused = await self._adapt(adapter)
         if refused:
             await self._call("POST", "/resume")
             raise RunStopped(f"the server at {self.url} can't take policy {version}: {refused[0]}")
@@ -114,12 +118,36 @@ class VllmClient:
             raise RunStopped(f"vLLM at {self.url} did not let go of keys and values of the policy before {version}")
         await self._call("POST", "/resume")
 
+    async def _adapt(self, folder: Path) -> list[str]:
+        """Have the adapters in `folder` take the place of those before, also for what is running; what is refused.
+
+        The server is told of them by name once. vLLM's way of loading others under that name has it read them again at
+        every step; under another name, running requests would go on with the old ones.
+        """
+        if self._adapter is None:
+            before = await self._adapters()
+            await self._ask("POST", "/v1/load_lora_adapter", {"lora_name": self._name, "lora_path": str(folder)})
+            (self._adapter,) = await self._adapters() - before
+        return await self._refused("headrace_adapt", str(self._adapter), str(folder))
+
+    @property
+    def _name(self) -> str:
+        return f"headrace-{self._owner}"
+
+    async def _adapters(self) -> set[int]:
+        return set((await self._rpc("headrace_describe"))[0]["adapters"])
+
+    async def _refused(self, method: str, *arguments: str) -> list[str]:
+        return [r["refused"] for r in await self._rpc(method, *arguments) if "refused" in r]
+
     async def set_version(self, version: int) -> None:
         """What the weights in use are called from here on."""
         await self._call("POST", "/update_weight_version", {"new_version": f"{self._owner}:{version}"})
 
     async def _generate(self, token_ids: Sequence[int], sampling: dict[str, Any]) -> dict[str, Any]:
-        body = {"token_ids": list(token_ids), "sampling_params": sampling}
+        body: dict[str, Any] = {"token_ids": list(token_ids), "sampling_params": sampling}
+        if self._adapter is not None:
+            body["model"] = self._name
         return await self._call("POST", "/inference/v1/generate", body)
 
     async def _rpc(self, method: str, *arguments: str) -> list[dict[str, Any]]:
@@ -129,6 +157,15 @@ class VllmClient:
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, params: dict[str, str] | None = None
     ) -> Any:
+        answer = await self._ask(method, path, body, params)
+        try:
+            return answer.json() if answer.content else {}
+        except ValueError as error:
+            raise Refused(f"what it answers at {path} is not JSON: is it vLLM?") from error
+
+    async def _ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, params: dict[str, str] | None = None
+    ) -> httpx.Response:
         pause, longest = BUSY_SECONDS
         while True:
             try:
@@ -136,18 +173,16 @@ class VllmClient:
             except httpx.TransportError as error:
                 raise ServerGone(f"{type(error).__name__}: {error}".rstrip(": ")) from error
             if answer.status_code not in (429, 503):
-                return await self._read(answer)
+                await self._check(answer)
+                return answer
             if answer.status_code == 503 and not await self.healthy():
                 raise ServerGone(_message(answer))
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 
-    async def _read(self, answer: httpx.Response) -> Any:
+    async def _check(self, answer: httpx.Response) -> None:
         if answer.status_code == 200:
-            try:
-                return answer.json() if answer.content else {}
-            except ValueError as error:
-                raise Refused(f"what it answers at {answer.url.path} is not JSON: is it vLLM?") from error
+            return
         if answer.status_code < 500:
             raise Refused(_message(answer))
         if not await self.healthy():

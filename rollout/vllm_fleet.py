@@ -8,12 +8,13 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from models.config import DecoderConfig
+from rollout.adapted import Adapted
 from rollout.vllm_client import Refused, ServerFailed, ServerGone, VllmClient
 from rollout.vllm_server import VllmServer, interpreter
 from rollout.vllm_weights import WeightsFolder
@@ -29,6 +30,19 @@ BACK_SECONDS = 1.0
 """How often a server that somebody else starts is looked for."""
 
 
+@dataclass(frozen=True)
+class Held:
+    """What all servers of an engine hold, or are about to."""
+
+    folder: Path
+    """Whole weights."""
+    version: int
+    adapter: Path | None = None
+    """The folder of the adapters that are added to them."""
+    rank: int = 0
+    """Of the adapters; 0: there are none."""
+
+
 @dataclass
 class Server:
     """A server as its engine sees it."""
@@ -36,6 +50,8 @@ class Server:
     client: VllmClient
     process: VllmServer | None
     """None for a server given by URL."""
+    folder: Path | None = None
+    """The folder of the whole weights that it holds."""
     in_flight: int = 0
     up: bool = True
     worked: bool = False
@@ -52,8 +68,7 @@ class VllmFleet:
         self._scratch = WeightsFolder(settings.folder, config)
         self._process = VllmServer(python, settings, self._scratch.path, context, slots) if python else None
         self._servers: list[Server] = []
-        self._held: tuple[Path, int] | None = None
-        """The weights that the servers hold or are about to, and their version."""
+        self._held: Held | None = None
         self._weighing = asyncio.Lock()
         """Held by whatever starts servers or changes their weights."""
         self._sessions: dict[str, Server] = {}
@@ -127,16 +142,24 @@ class VllmFleet:
     # -- weights -----------------------------------------------------------------------------------------------
 
     async def take(self, params: Any, version: int) -> None:
-        """Give these weights to every server, beginning with the servers themselves the first time."""
+        """Give weights, whole or `Adapted`, to every server, beginning with the servers themselves the first time."""
         async with self._weighing:
-            old, folder = self._held, await asyncio.to_thread(self._scratch.write, params, version)
-            self._held, self._scored = (folder, version), None
+            old, self._scored = self._held, None
+            self._held = await asyncio.to_thread(self._written, params, version)
             if self._servers:
                 await asyncio.gather(*[self._give(server) for server in self._servers])
             else:
                 self._servers = await self._begin()
-            if old is not None:
-                await asyncio.to_thread(self._scratch.remove, old[0])
+            if old is not None and old.folder != self._held.folder:
+                await asyncio.to_thread(self._scratch.remove, old.folder)
+
+    def _written(self, params: Any, version: int) -> Held:
+        """Put weights where servers find them; blocking."""
+        if not isinstance(params, Adapted):
+            return Held(self._scratch.write(params, version), version)
+        base = params.base
+        folder = self._weights().folder if base is None else self._scratch.write(base, version)
+        return Held(folder, version, self._scratch.write_adapter(params.files), params.rank)
 
     async def close(self) -> None:
         """End the worker's own server; leave the others as they are."""
@@ -149,7 +172,7 @@ class VllmFleet:
 
     async def _begin(self) -> list[Server]:
         if self._process is not None:
-            return [Server(await self._started(self._process), self._process)]
+            return [Server(await self._started(self._process), self._process, self._weights().folder)]
         servers = [Server(VllmClient(url, self._owner), None) for url in self._settings.urls]
         try:
             for server in servers:
@@ -160,13 +183,19 @@ class VllmFleet:
         return servers
 
     async def _started(self, process: VllmServer) -> VllmClient:
-        folder, version = self._weights()
-        client = await process.start(folder, self._owner)
+        held = self._weights()
+        client = await process.start(held.folder, self._owner, held.rank)
         try:
-            await client.set_version(version)
+            if held.adapter is None:
+                await client.set_version(held.version)
+            else:
+                await self._hand(client, None)
         except ServerGone as gone:
             await client.close()
             raise _stillborn(client.url, process.cause()) from gone
+        except BaseException:
+            await client.close()
+            raise
         return client
 
     async def _join(self, server: Server) -> None:
@@ -175,18 +204,33 @@ class VllmFleet:
         if not await server.client.healthy():
             raise RequestError(f"no vLLM answers at {url}: start it, or correct rollout.vllm.urls")
         try:
-            context = (await server.client.describe())["context"]
+            told = await server.client.describe()
         except (ServerGone, Refused) as error:
             raise RequestError(f"what answers at {url} is no vLLM server that can be used ({error})") from error
-        if context < self._context:
-            raise RequestError(
-                f"the server at {url} has a context of {context} tokens, less than rollout.max_length = "
-                f"{self._context}: start it with --max-model-len {self._context}"
-            )
+        self._check_told(url, told)
         try:
             await self._load(server)
         except ServerGone as gone:
             raise _stillborn(url, str(gone)) from gone
+
+    def _check_told(self, url: str, told: Mapping[str, Any]) -> None:
+        """RequestError where what a server says of itself is not enough."""
+        if told["context"] < self._context:
+            raise RequestError(
+                f"the server at {url} has a context of {told['context']} tokens, less than rollout.max_length = "
+                f"{self._context}: start it with --max-model-len {self._context}"
+            )
+        wanted, most = self._weights().rank, told.get("rank", 0)
+        if wanted and not most:
+            raise RequestError(
+                f"the server at {url} takes no adapters: start it with --enable-lora and "
+                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 as docs/engines.md says, or leave out rollout.vllm.adapters"
+            )
+        if wanted > most:
+            raise RequestError(
+                f"the server at {url} takes adapters up to rank {most}, less than lora.rank = {wanted}: start it with "
+                f"a higher --max-lora-rank"
+            )
 
     async def _give(self, server: Server) -> None:
         """Give the weights that are held to a running server, or to its successor if it dies of it."""
@@ -197,17 +241,23 @@ class VllmFleet:
             await self._restart(server, str(gone))
 
     async def _load(self, server: Server) -> None:
-        (folder, version), seconds = self._weights(), self._settings.start_seconds
-        what = f"vLLM at {server.client.url} did not take policy {version}"
+        held = self._weights()
+        await self._hand(server.client, None if server.folder == held.folder else held.folder)
+        server.folder = held.folder
+
+    async def _hand(self, client: VllmClient, folder: Path | None) -> None:
+        """Give a running server the weights in `folder`, if it has others, and the adapters that are held."""
+        held, seconds = self._weights(), self._settings.start_seconds
+        what = f"vLLM at {client.url} did not take policy {held.version}"
         try:
             async with asyncio.timeout(seconds):
-                await server.client.load(folder, version)
+                await client.load(folder, held.version, held.adapter)
         except TimeoutError as error:
             raise RunStopped(f"{what} within rollout.vllm.start_seconds = {seconds:g}") from error
         except (Refused, ServerFailed) as error:
             raise RunStopped(f"{what} ({error})") from error
 
-    def _weights(self) -> tuple[Path, int]:
+    def _weights(self) -> Held:
         assert self._held is not None  # set before any server is begun with
         return self._held
 
@@ -232,9 +282,9 @@ class VllmFleet:
         await server.client.close()
         try:
             if process is not None:
-                server.client = await self._started(process)
+                server.client, server.folder = await self._started(process), self._weights().folder
             else:
-                server.client = await self._back(url, cause)
+                server.client, server.folder = await self._back(url, cause), None
                 await self._load(server)
             await self._check_again(server.client)
         except ServerGone as gone:

@@ -20,6 +20,8 @@ GUARD = Path(__file__).parent / "vllm_guard.py"
 ENVIRONMENT = "HEADRACE_VLLM_PYTHON"
 DEFAULT = Path(".venv-vllm/bin/python")
 """Where `make vllm-env` puts it."""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes as the highest rank of adapters."""
 POLL_SECONDS = 0.2
 STOP_SECONDS = 20.0
 CAUSE = re.compile(r"\b(\w*(?:Error|Exception|Exit): \S.*)")
@@ -47,10 +49,13 @@ class VllmServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = scratch / "server.log"
 
-    async def start(self, folder: Path, owner: str = "") -> VllmClient:
-        """Serve the weights in `folder`. RunStopped where it can't, with the server's own cause, or takes too long."""
+    async def start(self, folder: Path, owner: str = "", rank: int = 0) -> VllmClient:
+        """Serve the weights in `folder`, and adapters up to `rank`; 0: none.
+
+        RunStopped where it can't, with the server's own cause, or takes too long.
+        """
         port, deadline = _free_port(), time.monotonic() + self._settings.start_seconds
-        self._process = await asyncio.to_thread(self._spawn, folder, port)
+        self._process = await asyncio.to_thread(self._spawn, folder, port, rank)
         client = VllmClient(f"http://127.0.0.1:{port}", owner)
         try:
             while not await client.healthy():
@@ -78,15 +83,15 @@ class VllmServer:
         telling = [c for c in found if not any(v in c for v in VAGUE)] or found
         return telling[-1].strip()[:400] if telling else "it ended without a word"
 
-    def _spawn(self, folder: Path, port: int) -> subprocess.Popen[bytes]:
+    def _spawn(self, folder: Path, port: int, rank: int) -> subprocess.Popen[bytes]:
         guard = [sys.executable, "-I", str(GUARD), str(self._scratch)]
         with self._log.open("wb") as log:
             return subprocess.Popen(
-                [*guard, *self._command(folder, port)], env=self._environment(), stdin=subprocess.PIPE, stdout=log,
-                stderr=log, start_new_session=True, cwd=self._scratch,
+                [*guard, *self._command(folder, port, rank)], env=self._environment(), stdin=subprocess.PIPE,
+                stdout=log, stderr=log, start_new_session=True, cwd=self._scratch,
             )  # fmt: skip
 
-    def _command(self, folder: Path, port: int) -> list[str]:
+    def _command(self, folder: Path, port: int, rank: int) -> list[str]:
         options = {
             "model": folder, "served-model-name": "headrace", "host": "127.0.0.1", "port": port,
             "dtype": self._settings.dtype, "max-model-len": self._context, "max-num-seqs": self._slots,
@@ -99,6 +104,9 @@ class VllmServer:
             "--enable-prompt-tokens-details",
             "--disable-log-stats",
         ]
+        if rank:
+            switches.append("--enable-lora")
+            options |= {"max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": min(r for r in RANKS if r >= rank)}
         if self._on_cpu():
             switches.append("--enforce-eager")  # compiling for a CPU takes longer than it saves
         named = [part for key, value in options.items() for part in (f"--{key}", str(value))]
@@ -108,7 +116,7 @@ class VllmServer:
     def _environment(self) -> dict[str, str]:
         """The worker's, without its import path: names of our rooms would shadow vLLM's own dependencies."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        ours = {"PYTHONPATH": str(SITE), "VLLM_SERVER_DEV_MODE": "1"}
+        ours = {"PYTHONPATH": str(SITE), "VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
         quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         on_cpu = self._cpu_environment() if self._on_cpu() else {}
         return on_cpu | quiet | kept | ours

@@ -16,6 +16,7 @@ from typing import Any
 
 from models.user_modules import check_same
 from rollout import hooks
+from rollout.adapter_policies import AdapterPolicies
 from rollout.claims import ClaimBoard
 from rollout.counters import Counters
 from rollout.heartbeat import Heartbeat, Pulse
@@ -58,6 +59,8 @@ class Worker:
         self._store, self._base, self._spec = store, base, spec
         self._report, self._stop, self._clock = report, stop, clock
         self._config = config_text.check(spec.config, keys.spec(base))
+        if self._config.rollout.vllm.adapters:
+            load = AdapterPolicies(load, spec.initial)
         self._load = announced(load, self._config.supervision.work_seconds)
         self._tasks = stored_tasks(store, spec.tasks, spec.tasks_sha256)
         self.id = f"w{index}-{uuid.uuid4().hex[:10]}"

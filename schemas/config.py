@@ -93,6 +93,10 @@ class Environment(Section):
         return self
 
 
+VLLM_RANK = 512
+"""The highest rank of adapters that vLLM 0.32 takes."""
+
+
 class VllmServers(Section):
     """The vLLM servers of each rollout worker (`rollout.engine = "vllm"`); see docs/engines.md."""
 
@@ -112,6 +116,9 @@ class VllmServers(Section):
     """How long a server may take to load a model or new weights, or to come back."""
     request_seconds: PositiveFloat = 600.0
     """How long one turn may take, waiting for a busy server or its restart included."""
+    adapters: bool = False
+    """With `[lora]`: new policies reach the servers as adapters on weights that stay there, instead of whole. Started
+    servers get vLLM's own LoRA for it; how to start others stands in docs/engines.md. Evaluations use whole weights."""
     restarts: Count = 3
     """Times a dead server is started again, or a lost URL waited for, by one worker."""
 
@@ -308,6 +315,8 @@ class Run(Section):
             )
         if self.rollout.engine == "vllm" and max(_temperatures(self)) > 2:
             raise ValueError("vLLM samples at temperatures up to 2: lower the temperature or take another engine")
+        if self.rollout.vllm.adapters:
+            _check_adapters(self)
         if self.rl.max_staleness == 0 and self.rollout.weight_update != "in_flight":
             raise ValueError(
                 "max_staleness = 0 never has episodes in flight across an update: leave weight_update at in_flight"
@@ -327,6 +336,21 @@ def _temperatures(run: Run) -> list[float]:
     """Every temperature that something is sampled at."""
     evaluation = (*run.evaluation.temperatures, *[s.temperature for s in run.evaluation.suites])
     return [run.rollout.temperature, run.promotion.temperature, *evaluation]
+
+
+def _check_adapters(run: Run) -> None:
+    if run.rollout.engine != "vllm":
+        raise ValueError('rollout.vllm.adapters is for vLLM\'s servers: set rollout.engine = "vllm" or leave it out')
+    if run.lora is None:
+        raise ValueError("rollout.vllm.adapters needs adapters to load: add [lora] or leave it out")
+    if run.lora.rank > VLLM_RANK:
+        raise ValueError(
+            f"vLLM takes adapters up to rank {VLLM_RANK}: lower lora.rank or leave out rollout.vllm.adapters"
+        )
+    if run.rl.publish_dtype != "float32":
+        raise ValueError(
+            'rollout.vllm.adapters adds adapters to weights that are not rounded: set rl.publish_dtype = "float32"'
+        )
 
 
 def _check_evaluation(evaluation: Evaluation, promotion: Promotion) -> None:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from vllm.lora.request import LoRARequest
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.platforms import current_platform
 from vllm.version import __version__
@@ -23,9 +24,14 @@ class Extension:
     """Mixed into vLLM's worker class; its methods are reached by `/collective_rpc`."""
 
     def headrace_describe(self) -> dict[str, Any]:
-        """The shape of the model that is served, and vLLM's version."""
-        config = self.vllm_config.model_config.hf_config
-        return {"vllm": __version__, "model": {key: getattr(config, key, None) for key in SHAPE}}
+        """The shape of the model that is served, vLLM's version, and what is known of adapters."""
+        config, lora = self.vllm_config.model_config.hf_config, self.vllm_config.lora_config
+        return {
+            "vllm": __version__,
+            "model": {key: getattr(config, key, None) for key in SHAPE},
+            "rank": lora.max_lora_rank if lora else 0,
+            "adapters": sorted(self.list_loras()) if lora else [],
+        }
 
     def headrace_load(self, folder: str) -> dict[str, Any]:
         """Take over the weights of a Hugging Face folder; what keeps it from doing so is in `refused`."""
@@ -39,6 +45,14 @@ class Extension:
             self.headrace_pack_again()
         return {}
 
+    def headrace_adapt(self, number: str, folder: str) -> dict[str, Any]:
+        """Put the adapters of a folder in the place of those of a number; what is wrong with them is in `refused`."""
+        try:
+            self.add_lora(LoRARequest("headrace", int(number), folder, load_inplace=True))
+        except ValueError as error:
+            return {"refused": str(error)}
+        return {}
+
     def headrace_pack_again(self) -> None:
         """Have layers whose weight was kept beside its packed copy compute with the weight that was just loaded.
 
@@ -47,5 +61,5 @@ class Extension:
         """
         for layer in self.model_runner.get_model().modules():
             weight = getattr(layer, "weight", None)
-            if hasattr(layer, "cpu_linear") and weight is not None and weight.ndim == 2 and weight.numel():
+            if "cpu_linear" in vars(layer) and weight is not None and weight.ndim == 2 and weight.numel():
                 dispatch_cpu_unquantized_gemm(layer, remove_weight=False)

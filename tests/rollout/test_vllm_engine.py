@@ -64,7 +64,7 @@ async def eventually(condition, seconds=60.0):
 
 
 async def test_log_probs_are_the_learners_and_spans_name_the_versions(fakes):
-    engine = fakes.on(await fakes())
+    engine = fakes.on(await fakes(answers_after=2))
     running = asyncio.ensure_future(engine.generate(request(max_tokens=100)))
     await eventually(lambda: engine._fleet._servers and engine._fleet._servers[0].in_flight)
     await engine.update_weights(POLICIES[1], 7)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from support.adapters import adapted_policy
 from support.engines import CONTEXT, request, stream
 from support.probes import learner_probe
 from support.tiny import lively
@@ -21,6 +22,7 @@ from models.config import DecoderConfig
 from models.logprobs import token_logprobs
 from models.pure import init_params
 from rollout import vllm_server
+from rollout.adapted import Adapted
 from rollout.probe import EngineUnproved, Prover
 from rollout.vllm_engine import VllmEngine
 from schemas.config import VllmServers
@@ -148,6 +150,37 @@ async def test_weights_change_in_the_middle_of_a_turn(engine):
         prompt = (*wanted.token_ids, *done.token_ids[:before])
         new = dataclasses.replace(done, token_ids=done.token_ids[before:], logprobs=done.logprobs[before:])
         assert gap(SERVED, SERVED_POLICIES[1], prompt, new) < 1e-4
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_adapters_reach_a_server_that_keeps_its_weights(model):
+    """From the base and one policy's adapters to another's, at the end in the middle of turns."""
+    config = MODELS[model]
+    base = lively(init_params(config, 0), 1)
+    (first, before), (second, middle), (third, after) = (adapted_policy(config, base, seed) for seed in (3, 4, 5))
+    made = own(config, [Adapted(first, base)])
+    prover = Prover(made, 1e-3)
+    try:
+        await prover.start(Adapted(first, base), 0, learner_probe(config, before, 64))
+        await made.update_weights(Adapted(second, None), 1)
+        await prover.update(1, learner_probe(config, middle, 64))
+        asked = [request(session=str(i), seed=i, max_tokens=110) for i in range(4)]
+        running = [asyncio.ensure_future(made.generate(r)) for r in asked]
+        await asyncio.sleep(0.3)
+        await made.update_weights(Adapted(third, None), 5)
+        gaps = []
+        for wanted, done in zip(asked, await asyncio.gather(*running), strict=True):
+            end = done.versions.index(5)
+            old = dataclasses.replace(done, token_ids=done.token_ids[:end], logprobs=done.logprobs[:end])
+            new = dataclasses.replace(done, token_ids=done.token_ids[end:], logprobs=done.logprobs[end:])
+            gaps.append(gap(config, middle, wanted.token_ids, old) if end else 0.0)
+            gaps.append(gap(config, after, (*wanted.token_ids, *old.token_ids), new))
+        await prover.update(5, learner_probe(config, after, 64))
+    finally:
+        await made.close()
+    print(f"{model}, adapters: largest difference from the learner {max(gaps):.1e}")
+    assert max(gaps) < 2e-4
+    assert prover.counters() == {"probe_passed": 3, "probe_blind": 0}
 
 
 async def test_padding_is_never_sampled_and_log_probs_count_it_in(url):

@@ -110,6 +110,14 @@ async def test_what_the_server_is_told(tmp_path: Path) -> None:
     assert path.endswith("/rollout/vllm_site"), "names of our rooms would shadow others"
 
 
+async def test_a_server_for_adapters_takes_their_rank(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    server = VllmServer(Path(script(tmp_path, f'echo "$@" > {told}; exit 1')), VllmServers(), tmp_path, 64, 5)
+    with pytest.raises(RunStopped, match="it ended without a word"):
+        await server.start(tmp_path / "policy", rank=9)
+    assert "--enable-lora" in told.read_text() and "--max-lora-rank 16" in told.read_text()
+
+
 def test_a_missing_interpreter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     with pytest.raises(RequestError, match=rf"there is no Python at {tmp_path}/none to run vLLM with: run `make vllm"):

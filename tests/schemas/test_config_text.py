@@ -80,6 +80,8 @@ def test_overrides_are_typed_like_the_file_and_reach_list_items_by_name_or_numbe
         ("rl.publish_every=9", "publish at least every max_staleness + 1 updates"),
         ("model.architecture.num_attention_heads=5", "hidden_size must be a multiple"),
         ("rollout.engine=scripted", "needs rollout.script"),
+        ("rollout.vllm.adapters=true", 'is for vLLM\'s servers: set rollout.engine = "vllm" or leave it out'),
+        ("rollout={engine='vllm', vllm={adapters=true}}", "rollout.vllm.adapters needs adapters to load: add [lora]"),
         ("warm_up.3.steps=1", "there is no item `3`"),
         ("warm_up.0.kind=dop", "a.toml: `warm_up.0`: `kind` is one of sft, dpo, orpo (got 'dop')"),
         ("warm_up.0.kind=dpo", "the warm_up stage `copying` (dpo) has its reference policy missing"),
@@ -96,6 +98,19 @@ def test_overrides_are_typed_like_the_file_and_reach_list_items_by_name_or_numbe
 def test_what_is_wrong_is_said_in_one_sentence(override, sentence):
     with pytest.raises(RequestError) as caught:
         parse(TEXT, "a.toml", [override])
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("lora.rank=513", "vLLM takes adapters up to rank 512: lower lora.rank"),
+        ("rl.publish_dtype=bfloat16", 'set rl.publish_dtype = "float32"'),
+    ],
+)
+def test_adapters_that_vllm_could_not_load_are_refused(override, sentence):
+    with pytest.raises(RequestError) as caught:
+        parse(TEXT, "a.toml", ["rollout.engine=vllm", "rollout.vllm.adapters=true", "lora.rank=4", override])
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -33,5 +33,5 @@ def small(**sections: dict[str, Any]) -> Run:
         "promotion": {"tasks": "gate.jsonl"},
     }
     for section, values in sections.items():
-        raw[section] = raw[section] | values
+        raw[section] = raw.get(section, {}) | values
     return check(raw, "test")

@@ -6,7 +6,9 @@ import socket
 from pathlib import Path
 
 from aiohttp import web
+from safetensors.numpy import load
 
+from models.pure import flatten, nest
 from models.weights import load_folder
 from rollout.engine import Request, Sampling
 from rollout.jax_engine import JaxEngine
@@ -31,6 +33,8 @@ class FakeVllm:
         self.statuses = []
         """Statuses to answer the next requests for tokens with."""
         self.seconds = 0.0
+        self.answers_after = 0
+        """Updates of weights that must have come before a request is answered."""
         self.healthy = True
         self.extension = True
         self.ignores_updates = False
@@ -40,6 +44,10 @@ class FakeVllm:
         """Added to every sampled token."""
         self.dies_at = 0
         """The request for tokens, counted from 1, at which the server goes away."""
+        self.rank = 0
+        """The highest rank of adapters that it takes; 0: none."""
+        self.adapts = 0
+        self.ignores_adapters = False
         self.drops = 0
         """How many of the next updates of weights break the connection."""
 
@@ -53,6 +61,7 @@ class FakeVllm:
         config, params, context, slots = self._made
         self._config, self._context = config, context
         self._version, self._generation, self._params = "default", 0, params
+        self._base, self._adapters, self._added = params, {}, 0
         self.healthy = True
         self._going = asyncio.Event()
         self._going.set()
@@ -61,7 +70,8 @@ class FakeVllm:
             ("GET", "/health", self._health), ("GET", "/v1/models", self._models),
             ("POST", "/inference/v1/generate", self._generate), ("POST", "/collective_rpc", self._rpc),
             ("POST", "/pause", self._pause), ("POST", "/resume", self._resume),
-            ("POST", "/update_weight_version", self._called), ("POST", "/reset_prefix_cache", self._reset),
+            ("POST", "/v1/load_lora_adapter", self._register), ("POST", "/update_weight_version", self._called),
+            ("POST", "/reset_prefix_cache", self._reset),
         ):  # fmt: skip
             app.router.add_route(method, path, handler)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
@@ -94,10 +104,14 @@ class FakeVllm:
             raise asyncio.CancelledError
         if self.statuses:
             return web.json_response({"error": {"message": "as ordered"}}, status=self.statuses.pop(0))
+        if body.get("model", "headrace") not in ("headrace", *self._adapters):
+            return web.json_response({"error": {"message": "no such model"}}, status=404)
         self.running += 1
         self.most = max(self.most, self.running)
         try:
             await asyncio.sleep(self.seconds)
+            while self._generation < self.answers_after:
+                await asyncio.sleep(0.005)
             await self._going.wait()
             return web.json_response(await self._answer(body))
         finally:
@@ -139,12 +153,37 @@ class FakeVllm:
             message = "'CPUWorker' object has no attribute 'headrace_describe'"
             return web.json_response({"error": {"message": message}}, status=500)
         if body["method"] == "headrace_describe":
-            return web.json_response({"results": [{"vllm": "fake", "model": {}}]})
+            told = {"vllm": "fake", "model": {}, "rank": self.rank, "adapters": list(self._adapters.values())}
+            return web.json_response({"results": [told]})
         if self.drops:
             self.drops -= 1
             request.transport.abort()
             raise asyncio.CancelledError
+        if body["method"] == "headrace_adapt":
+            return web.json_response({"results": [self._adapt(*body["args"])]})
         return web.json_response({"results": [await self._load(Path(body["args"][0]))]})
+
+    async def _register(self, request):
+        body = json.loads(await request.read())
+        if not self.rank:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        self._added += 1
+        self._adapters = {body["lora_name"]: self._added}
+        return web.Response(text="Success")
+
+    def _adapt(self, number, folder):
+        assert int(number) in self._adapters.values()
+        self.adapts += 1
+        described = json.loads((Path(folder) / "adapter_config.json").read_text())
+        if described["r"] > self.rank:
+            return {"refused": f"LoRA rank {described['r']} is greater than max_lora_rank {self.rank}."}
+        tensors = load((Path(folder) / "adapter_model.safetensors").read_bytes())
+        scale, flat = described["lora_alpha"] / described["r"], flatten(self._base)
+        for module in described["target_modules"]:
+            a, b = (tensors[f"base_model.model.{module}.lora_{part}.weight"] for part in "AB")
+            flat[f"{module}.weight"] = flat[f"{module}.weight"] + scale * b @ a
+        self._params = self._params if self.ignores_adapters else nest(flat)
+        return {}
 
     async def _load(self, folder):
         self.loads += 1
@@ -155,7 +194,7 @@ class FakeVllm:
             params = params | {"lm_head": params["model"]["embed_tokens"]}
         if self.keeps_the_head:
             params = params | {"lm_head": self._params["lm_head"]}
-        self._params = self._params if self.ignores_updates else params
+        self._params = self._base = self._params if self.ignores_updates else params
         return {}
 
     async def _called(self, request):

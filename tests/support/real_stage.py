@@ -16,6 +16,7 @@ from rollout.worker import Worker
 from schemas import keys
 from schemas.config import Run
 from schemas.data import Task
+from schemas.lora import LoRA
 from schemas.manifest import RLSpec
 from storage.objects import ObjectStore
 from support.rollouts import BASE, TASKS, TOKENIZER, config, put_tasks
@@ -45,7 +46,7 @@ def parity(task, messages):
 """
 
 
-def small(rollout: dict[str, Any] | None = None, **rl: Any) -> Run:
+def small(rollout: dict[str, Any] | None = None, lora: LoRA | None = None, **rl: Any) -> Run:
     """Five steps of two groups of four on the embedded engine: two turns, rewarded for a last one of odd length."""
     sampling = {"engine": "jax", "slots": 6, "max_concurrency": 6, "max_length": 48, "max_tokens_per_turn": 8}
     learning = {"steps": 5, "group_size": 4, "window_seconds": 0, "checkpoint_every": 2}
@@ -53,6 +54,7 @@ def small(rollout: dict[str, Any] | None = None, **rl: Any) -> Run:
         environment={"environment": "twice:Twice", "reward": "twice:parity"},
         rollout=sampling | {"lease_seconds": 5.0} | (rollout or {}),
         rl=learning | {"optimizer": {"learning_rate": 1e-2}} | rl,
+        **({"lora": lora.model_dump()} if lora else {}),
     )
 
 
