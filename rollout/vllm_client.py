@@ -126,9 +126,15 @@ class VllmClient:
         """
         if self._adapter is None:
             before = await self._adapters()
-            await self._ask("POST", "/v1/load_lora_adapter", {"lora_name": self._name, "lora_path": str(folder)})
+            await self._name_adapters(folder)
             (self._adapter,) = await self._adapters() - before
         return await self._refused("headrace_adapt", str(self._adapter), str(folder))
+
+    async def _name_adapters(self, folder: Path) -> None:
+        try:
+            await self._ask("POST", "/v1/load_lora_adapter", {"lora_name": self._name, "lora_path": str(folder)})
+        except Refused as error:
+            raise Refused(f"{error}; it needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=1") from error
 
     @property
     def _name(self) -> str:

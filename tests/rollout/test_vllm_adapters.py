@@ -11,18 +11,23 @@ from support.probes import learner_probe
 from support.tiny import TINY
 from support.vllm import Letters, engine_at
 
+from rollout import vllm_fleet
 from rollout.adapted import Adapted
 from rollout.adapter_policies import AdapterPolicies
 from rollout.probe import EngineUnproved, Prover
 from schemas import keys
 from schemas.errors import RequestError, RunStopped
-from schemas.lora import LoRA
 from schemas.manifest import WeightsRef
 from storage.memory import MemoryStore
 from storage.objects import ObjectMissing
 
 FIRST, SECOND = (adapted_policy(TINY, POLICIES[0], seed) for seed in (3, 4))
 REF = WeightsRef(prefix="policies/1", sha256="c" * 64, origin="test")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(vllm_fleet, "BACK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -101,20 +106,17 @@ async def test_a_server_that_comes_back_gets_the_weights_and_the_newest_adapters
 
 
 @pytest.mark.parametrize(
-    ("most", "rank", "message"),
+    ("most", "message"),
     [
-        (0, 4, "the server at {url} takes no adapters: start it with --enable-lora"),
-        (8, 9, "the server at {url} takes adapters up to rank 8, less than lora.rank = 9: start it with a higher"),
+        (0, "the server at {url} takes no adapters: start it with --enable-lora"),
+        (3, "the server at {url} takes adapters up to rank 3, less than lora.rank = 4: start it with a higher"),
     ],
 )
-async def test_servers_that_cannot_take_the_adapters_are_refused_before_work(fake, most, rank, message):
+async def test_servers_that_cannot_take_the_adapters_are_refused_before_work(fake, engine, most, message):
     fake.rank = most
-    files, _ = adapted_policy(TINY, POLICIES[0], 3, LoRA(rank=rank, targets=("mlp.*",)))
-    engine = engine_at(fake.url, policies=[Adapted(files, POLICIES[0])])
     with pytest.raises(RequestError, match=message.format(url=fake.url)):
         await engine.start()
     assert fake.loads == 0
-    await engine.close()
 
 
 async def test_adapters_that_a_server_refuses_stop_the_worker(fake, engine):

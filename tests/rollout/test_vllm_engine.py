@@ -12,7 +12,7 @@ from support.tiny import TINY
 from support.vllm import Letters, engine_at
 
 from models.pure import init_params
-from rollout import vllm_client
+from rollout import vllm_client, vllm_fleet
 from rollout.probe import EngineUnproved, Prover
 from schemas.errors import RequestError, RunStopped
 
@@ -23,6 +23,7 @@ WIDE = dataclasses.replace(TINY, hidden_size=32)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(vllm_client, "BUSY_SECONDS", (0.01, 0.05))
+    monkeypatch.setattr(vllm_fleet, "BACK_SECONDS", 0.01)
 
 
 @pytest.fixture

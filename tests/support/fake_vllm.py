@@ -19,7 +19,7 @@ class FakeVllm:
 
     def __init__(self, config, params, *, context=128, slots=4):
         self._made = config, params, context, slots
-        self._runner = self._begun = None
+        self._runner = self._begun = self._engine = None
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self._port = found.getsockname()[1]
@@ -58,9 +58,9 @@ class FakeVllm:
         await asyncio.shield(self._begun)  # whoever asked first may be cancelled; the others still wait for it
 
     async def _start(self):
-        config, params, context, slots = self._made
+        config, params, context, _ = self._made
         self._config, self._context = config, context
-        self._version, self._generation, self._params = "default", 0, params
+        self._names, self._generation, self._params = {0: "default"}, 0, params
         self._base, self._adapters, self._added = params, {}, 0
         self.healthy = True
         self._going = asyncio.Event()
@@ -77,7 +77,6 @@ class FakeVllm:
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self._port, reuse_address=True).start()
-        self._engine = JaxEngine(config, params, version=0, slots=slots, max_length=context, decode_steps=2)
         self._runner = runner
 
     async def stop(self):
@@ -86,7 +85,20 @@ class FakeVllm:
         self._begun = None
         if runner is not None:
             await runner.cleanup()
-            await self._engine.close()
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            await engine.close()
+
+    async def _samples(self):
+        """The engine with the newest weights; made when it is first needed, since it compiles."""
+        config, _, context, slots = self._made
+        if self._engine is None:
+            self._engine = JaxEngine(
+                config, self._params, version=self._generation, slots=slots, max_length=context, decode_steps=2
+            )
+        elif self._engine.version != self._generation:
+            await self._engine.update_weights(self._params, self._generation)
+        return self._engine
 
     async def _health(self, _):
         return web.Response(status=200 if self.healthy else 503)
@@ -119,9 +131,10 @@ class FakeVllm:
 
     async def _answer(self, body):
         asked, tokens = body["sampling_params"], tuple(body["token_ids"])
+        engine = await self._samples()
         found = None
         if "prompt_logprobs" in asked:
-            (logprobs,) = (await self._engine.score(tokens)).values()
+            (logprobs,) = (await engine.score(tokens)).values()
             pairs = zip(tokens[1:], logprobs, strict=True)
             found = [None, *[{str(t): {"logprob": p}} for t, p in pairs]]
         sampling = Sampling(
@@ -129,8 +142,8 @@ class FakeVllm:
             top_p=asked.get("top_p", 1.0), top_k=asked.get("top_k", 0),
         )  # fmt: skip
         session = f"fake-{self.asked}"
-        done = await self._engine.generate(Request(session, tokens, sampling, asked.get("seed", 0)))
-        self._engine.release(session)
+        done = await engine.generate(Request(session, tokens, sampling, asked.get("seed", 0)))
+        engine.release(session)
         return {
             "prompt_logprobs": found,
             "usage": {"prompt_tokens_details": {"cached_tokens": 0}},
@@ -198,10 +211,10 @@ class FakeVllm:
         return {}
 
     async def _called(self, request):
-        self._version = json.loads(await request.read())["new_version"]
         self._generation += 1
-        self._names = getattr(self, "_names", {}) | {self._generation: self._version}
-        await self._engine.update_weights(self._params, self._generation)
+        self._names[self._generation] = json.loads(await request.read())["new_version"]
+        if self._engine is not None:
+            await self._samples()
         return web.json_response({"success": True})
 
     async def _pause(self, _):
