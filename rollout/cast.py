@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from models.plugins import load_object
@@ -43,7 +44,7 @@ class Cast:
     tools: ToolManager
     score: RewardFunction
 
-    @property
+    @cached_property
     def made_at_once(self) -> bool:
         """Whether making an agent and an environment runs our own code only."""
         return is_at_once(self.agent) and is_at_once(self.environment) and self.tools.made_at_once
@@ -52,9 +53,12 @@ class Cast:
         """A fresh agent for one episode."""
         return self.agent(self.config.system_prompt, self.tools)
 
-    def make_environment(self, task: Task) -> BaseTaskEnv:
-        """A fresh environment for one episode. The user's constructor may block: call it as a hook."""
-        return self.environment(task, score=self.score, tools=self.tools.for_episode(), **self.config.options)
+    def make_environment(self, task: Task, made: list[BaseTool] | None = None) -> BaseTaskEnv:
+        """A fresh environment for one episode, whose tools go to `made` once they are there.
+
+        The user's constructor may block: call it as a hook.
+        """
+        return self.environment(task, score=self.score, tools=self.tools.for_episode(made), **self.config.options)
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:

@@ -5,7 +5,7 @@ Whatever goes wrong in a hook or the engine ends this episode with a status and 
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from models.chat import ChatFormat
@@ -16,8 +16,8 @@ from rollout.engine import Completion, Engine, Request, Sampling
 from rollout.environments import BaseTaskEnv, StepResult
 from rollout.episode import Episode, EpisodeEnded, Job
 from rollout.hooks import HookTimeout, call, detach, is_at_once, said, within
+from rollout.making import holds, made, put_away
 from rollout.rewards import Reward
-from rollout.tools import ToolManager
 from schemas import seeds
 from schemas.config import Run
 from schemas.errors import RunStopped
@@ -47,7 +47,6 @@ class TrajectoryCollectEngine:
         self._limits, self._rollout = config.environment, config.rollout
         self._run, self._seed, self._worker, self._temperature = run, seed, worker, temperature
         self._clock = clock
-        self._made_at_once = cast.made_at_once
 
     async def collect(self, job: Job) -> Trajectory:
         """The trajectory of one attempt, whatever became of it. Cancelling gives the episode up without one."""
@@ -89,28 +88,36 @@ class TrajectoryCollectEngine:
         return seeds.request(self._seed, job.group, job.sample, job.attempt, turn)
 
     async def _play(self, episode: Episode, session: str) -> None:
-        agent = episode.agent = await self._made("the agent's constructor", self._cast.make_agent)
-        env = await self._made("the environment's constructor", self._cast.make_environment, episode.job.task)
+        agent = episode.agent = await self._agent()
+        making = made(self._cast, episode.job.task, self._limits.step_seconds)
+        env = await self._outcome("the environment's constructor", making, self._limits.step_seconds)
         try:
             await self._converse(episode, agent, env, session)
         except asyncio.CancelledError:
-            detach(asyncio.ensure_future(within(self._limits.step_seconds, put_away(env))))
+            detach(self._put_away(env))
             raise
         except EpisodeEnded as end:
             episode.ended(end)
-        await self._close(episode, env)
+        if holds(env):
+            await self._close(episode, env)
 
-    async def _made(self, what: str, make: Callable[..., Any], *args: Any) -> Any:
-        """A player; one whose making is all ours needs no thread."""
-        if self._made_at_once:
-            return make(*args)
-        return await self._hook(what, make, *args)
+    async def _agent(self) -> ConversationAgentBase:
+        """One whose making is all ours needs no thread."""
+        make = self._cast.make_agent
+        return make() if self._cast.made_at_once else await self._hook("the agent's constructor", make)
+
+    def _put_away(self, env: BaseTaskEnv) -> asyncio.Task[None]:
+        """Close an environment, whether or not somebody waits until it is."""
+        return asyncio.ensure_future(within(self._limits.step_seconds, put_away(env)))
 
     async def _close(self, episode: Episode, env: BaseTaskEnv) -> None:
         """A failure here counts, unless the episode has failed already: the first cause is kept."""
+        closing = self._put_away(env)
         try:
-            if holds(env):
-                await self._hook("close", put_away, env)
+            await self._outcome("close", asyncio.shield(closing), self._limits.step_seconds)
+        except asyncio.CancelledError:
+            detach(closing)
+            raise
         except EpisodeEnded:
             if not episode.detail:
                 raise
@@ -218,10 +225,12 @@ class TrajectoryCollectEngine:
     ) -> Any:
         """The result of a hook within its deadline; its failure ends the episode, and being late as `late` says."""
         seconds = seconds or self._limits.step_seconds
+        doing = hook(*args) if is_at_once(hook) else within(seconds, call(hook, *args))
+        return await self._outcome(what, doing, seconds, late)
+
+    async def _outcome(self, what: str, doing: Awaitable[Any], seconds: float, late: EpisodeEnded | None = None) -> Any:
         try:
-            if is_at_once(hook):
-                return await hook(*args)
-            return await within(seconds, call(hook, *args))
+            return await doing
         except HookTimeout as error:
             detail = f"{what} took longer than {seconds:g} s"
             raise late or EpisodeEnded(Status.ENVIRONMENT_TIMEOUT, detail) from error
@@ -229,24 +238,6 @@ class TrajectoryCollectEngine:
             raise
         except Exception as error:
             raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(what, error)) from error
-
-
-def holds(env: BaseTaskEnv) -> bool:
-    """Whether there may be something to put away. What fails when it is looked at fails again where it is put away."""
-    try:
-        return not is_at_once(env.close) or not isinstance(env.tools, ToolManager) or env.tools.holds
-    except Exception:
-        return True
-
-
-async def put_away(env: BaseTaskEnv) -> None:
-    """Close an environment and, however that goes, what its tools hold."""
-    try:
-        await call(env.close)
-    finally:
-        tools = getattr(env, "tools", None)  # its constructor may not have called ours
-        if isinstance(tools, ToolManager):
-            await tools.close()
 
 
 def _looked_at(what: str, look: Callable[[], Checked]) -> Checked:

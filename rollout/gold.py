@@ -10,9 +10,10 @@ from itertools import repeat
 from models.chat import ChatFormat, chat_format
 from models.tokenizer import Tokenizer
 from rollout.cast import Cast, load_cast
-from rollout.collect import TrajectoryCollectEngine, put_away
+from rollout.collect import TrajectoryCollectEngine
 from rollout.episode import Job
 from rollout.hooks import HookTimeout, call, said, within
+from rollout.making import made, put_away
 from rollout.scripted import ScriptedEngine
 from schemas.config import Run
 from schemas.data import Task
@@ -39,7 +40,7 @@ class Prompter:
         """
         limits = self._config.environment
         try:
-            environment = await within(limits.step_seconds, call(self.cast.make_environment, task))
+            environment = await made(self.cast, task, limits.step_seconds)
             try:
                 found = await within(limits.step_seconds, call(environment.gold))
             finally:

@@ -8,6 +8,7 @@ in its caller's place, which costs neither task, timer nor thread.
 
 import asyncio
 import inspect
+import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -15,9 +16,13 @@ from concurrent.futures import CancelledError, Future
 from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
+from rollout.threads import settled_elsewhere
 from schemas.errors import RunStopped
 
 Hook = TypeVar("Hook", bound=Callable[..., Any])
+LOGGED = 500
+"""Characters that are logged of an error that nobody waits for."""
+_log = logging.getLogger("headrace.rollout")
 
 
 class HookTimeout(Exception):
@@ -25,15 +30,18 @@ class HookTimeout(Exception):
 
 
 class HookThreads:
-    """Daemon threads that are reused; at most `limit` calls run at once, at most `hanging` are left behind."""
+    """Daemon threads that are reused; at most `limit` calls run at once, at most `hanging` are left behind.
 
-    def __init__(self, limit: int = 512, hanging: int = 256) -> None:
-        self._limit, self._hanging = limit, hanging
+    A thread that had nothing to do for `idle` seconds ends.
+    """
+
+    def __init__(self, limit: int = 512, hanging: int = 256, idle: float = 30.0) -> None:
+        self._limit, self._hanging, self._idle = limit, hanging, idle
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._open = 0
-        self._left = 0
+        self._left: dict[Future[Any], asyncio.AbstractEventLoop] = {}
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """The result of a plain function, run in a thread. Cancelling leaves the running call behind."""
@@ -48,9 +56,9 @@ class HookThreads:
     def _submit(self, function: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
-            if self._left >= self._hanging:
+            if len(self._left) >= self._hanging:
                 raise RunStopped(
-                    f"{self._left} calls of the environment, its tools or its reward hang: give them time limits "
+                    f"{len(self._left)} calls of the environment, its tools or its reward hang: give them time limits "
                     f"of their own, or raise environment.step_seconds if they are only slow"
                 )
             self._open += 1
@@ -60,29 +68,54 @@ class HookThreads:
 
     def _grow(self) -> None:
         """Start a thread if calls wait for one and there may be more."""
-        if self._threads < self._open and self._threads - self._left < self._limit:
+        if self._threads < self._open and self._threads - len(self._left) < self._limit:
             self._threads += 1
             threading.Thread(target=self._serve, daemon=True, name="headrace-hook").start()
 
     def _leave(self, future: Future[Any]) -> None:
         """A running call whose caller has gone counts as hanging until it returns."""
         with self._lock:
-            self._left += 1
+            self._left[future] = asyncio.get_running_loop()
             self._grow()
         future.add_done_callback(self._returned)
 
-    def _returned(self, _: Future[Any]) -> None:
+    def _returned(self, future: Future[Any]) -> None:
         with self._lock:
-            self._left -= 1
+            del self._left[future]
+        if (error := future.exception()) is not None:
+            _came_late(error)
+
+    def returning(self) -> "list[asyncio.Future[Any]]":
+        """What is settled as each call that the running loop has left behind returns."""
+        loop, found = asyncio.get_running_loop(), []
+        with self._lock:
+            left = [future for future, at in self._left.items() if at is loop]
+        for future in left:
+            returned, settle = settled_elsewhere()
+            future.add_done_callback(lambda _, settle=settle: settle(None, None))
+            found.append(returned)
+        return found
 
     def _serve(self) -> None:
         while True:
-            future, function = self._work.get()
+            try:
+                future, function = self._work.get(timeout=self._idle)
+            except queue.Empty:
+                if self._spare():
+                    return
+                continue
             if future.set_running_or_notify_cancel():
                 _settle(future, function)
             with self._lock:
                 self._open -= 1
             del future, function
+
+    def _spare(self) -> bool:
+        """Whether there are threads enough for all open calls without the calling one, which then ends."""
+        with self._lock:
+            spare = self._threads > self._open
+            self._threads -= spare
+            return spare
 
 
 def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
@@ -181,18 +214,27 @@ def leave_behind(task: asyncio.Task[Any]) -> None:
 
 
 def detach(task: asyncio.Task[Any]) -> None:
-    """Let a task end by itself; what it raises concerns nobody any more."""
+    """Let a task end by itself; what it raises is logged."""
     _left_behind.add(task)
     task.add_done_callback(_forget)
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
     _left_behind.discard(task)
-    if not task.cancelled():
-        task.exception()
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _came_late(error)
+
+
+def _came_late(error: BaseException) -> None:
+    cause = f"{type(error).__name__}: {said(error)}"[:LOGGED]
+    _log.warning("a call of an environment or tool failed after its episode had gone on without it: %s", cause)
 
 
 async def settle(seconds: float) -> None:
-    """Give calls that were left behind this long to end, before the loop closes."""
-    if _left_behind:
-        await asyncio.wait(set(_left_behind), timeout=seconds)
+    """Give calls that were left behind, here and in threads, this long to end, before the loop closes."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while left := [*(t for t in _left_behind if t.get_loop() is loop), *THREADS.returning()]:
+        if loop.time() >= end:
+            return
+        await asyncio.wait(left, timeout=end - loop.time())

@@ -87,10 +87,16 @@ class ToolManager:
             raise RequestError(f"environment.tools registers a tool named `{tool.name}` twice: rename or drop one")
         self._tools[tool.name] = tool
 
-    def for_episode(self) -> "ToolManager":
-        """The tools of one episode."""
+    def for_episode(self, made: list[BaseTool] | None = None) -> "ToolManager":
+        """The tools of one episode. Each goes to `made` once it is there: what to close where a later one fails."""
         shared: dict[Any, Any] = {}
-        return self.replaced([t.for_episode(shared) for t in self.tools])
+        tools = [] if made is None else made
+        for tool in self.tools:
+            own = tool.for_episode(shared)
+            if not isinstance(own, BaseTool):
+                raise TypeError(f"`for_episode` of the tool `{tool.name}` returned {type(own).__name__}, not a tool")
+            tools.append(own)
+        return self.replaced(tools)
 
     def replaced(self, tools: Iterable[BaseTool]) -> "ToolManager":
         """A manager of other tools that is like this one otherwise."""
@@ -108,8 +114,7 @@ class ToolManager:
 
     async def close(self) -> None:
         """Free what the tools of an episode hold."""
-        for tool in self.tools:
-            await call_hook(tool.close)
+        await close_all(self.tools)
 
     @property
     def tools(self) -> tuple[BaseTool, ...]:
@@ -172,6 +177,17 @@ class ToolManager:
     async def execute(self, calls: Sequence[ToolCall]) -> list[Message]:
         """Run the calls of one turn; one tool message each, in their order."""
         return answers(calls, await self.outputs(calls))
+
+
+async def close_all(tools: Iterable[BaseTool]) -> None:
+    """Close tools, each whatever becomes of the others. Raises what the first raised."""
+
+    async def one(tool: BaseTool) -> None:
+        await call_hook(tool.close)
+
+    for error in await asyncio.gather(*map(one, tools), return_exceptions=True):
+        if isinstance(error, BaseException):
+            raise error
 
 
 def answers(calls: Sequence[ToolCall], outputs: Sequence[ToolOutput]) -> list[Message]:

@@ -20,6 +20,7 @@ class Workspace:
     def __init__(self, sandbox: Sandbox, limits: Limits = DEFAULT_LIMITS) -> None:
         self.sandbox, self.limits = sandbox, limits
         self._folder: Path | None = None
+        self._closed = False
         self._running = asyncio.Lock()
 
     @property
@@ -29,11 +30,15 @@ class Workspace:
         return self._folder
 
     def open(self, files: Mapping[str, str]) -> None:
-        """Make the folder with these files, by relative path."""
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-workspace-"))
-        for path, text in files.items():
-            write_text(self._folder, path, text)
-        self.sandbox.prepare(self._folder)
+        """Make the folder with these files, by relative path. It may be closed meanwhile, by who waits no longer."""
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="headrace-workspace-"))
+        try:
+            for path, text in files.items():
+                write_text(folder, path, text)
+            self.sandbox.prepare(folder)
+        finally:
+            if self._closed:
+                _remove(folder)
 
     async def run(self, command: Sequence[str], *, stdin: bytes = b"") -> SandboxResult:
         """Run a command in the folder; one at a time."""
@@ -54,6 +59,7 @@ class Workspace:
     async def close(self) -> None:
         """Remove the folder, once what runs in it has ended."""
         async with self._running:
+            self._closed = True
             folder, self._folder = self._folder, None
             if folder is not None:
                 await asyncio.to_thread(_remove, folder)

@@ -31,7 +31,9 @@ from schemas.trajectory import Trajectory
 from storage import audit, control
 from storage.memory import MemoryStore
 
-HOOKS = ("constructor", "reset", "step", "tool", "reward", "close")
+HOOKS = ("constructor", "tool's making", "reset", "step", "tool", "reward", "close", "tool's close")
+MAKING = ("constructor", "tool's making")
+"""Hooks that can't be coroutines."""
 ERROR, TIMEOUT, FLOODED, FINE = "environment_error", "environment_timeout", "flooded", "succeeded"
 
 
@@ -53,7 +55,7 @@ class Stubborn:
 def slow_to_print() -> object:
     class Slow:
         def __str__(self) -> str:
-            time.sleep(1.5)
+            time.sleep(1.0)
             return "slow"
 
     return Slow()
@@ -76,11 +78,11 @@ async def hangs() -> Any:
 
 
 def blocks() -> Any:
-    time.sleep(1.5)
+    time.sleep(1.0)
 
 
 def spins() -> Any:
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + 1.0
     while time.monotonic() < end:
         pass
 
@@ -138,10 +140,22 @@ RETURNED = [
     ("reward", "a flood in a name", {"reward": 1.0, "x" * 5_000_000: 0.0}, FLOODED),
     ("reward", "a flood of text", "x" * 5_000_000, ERROR),
     ("close", "a flood", "x" * 5_000_000, FINE),
+    ("tool's making", "nothing", None, ERROR),
+    ("tool's close", "a flood", "x" * 5_000_000, FINE),
 ]
 CASES = [(hook, name, fault, status) for name, (fault, status) in ALIKE.items() for hook in HOOKS]
-CASES = [c for c in CASES if c[0] != "constructor" or not asyncio.iscoroutinefunction(c[2])]
+CASES = [c for c in CASES if c[0] not in MAKING or not asyncio.iscoroutinefunction(c[2])]
 CASES += [(hook, f"returns {name}", returns(value), status) for hook, name, value, status in RETURNED]
+COSTLY = [
+    ("tool's making", spins),
+    ("tool's close", spins),
+    ("close", spins),
+    ("reward", spins),
+    ("tool's close", hangs),
+]
+PLAYED = [
+    pytest.param(*c, marks=[pytest.mark.slow] if (c[0], c[2]) in COSTLY else [], id=f"{c[0]}-{c[1]}") for c in CASES
+]
 
 
 class World(ToolEnvironment):
@@ -152,36 +166,64 @@ class World(ToolEnvironment):
     chosen: ClassVar[bool] = False
 
     def __init__(self, task: Any, **options: Any) -> None:
-        self.bad = task.id == TASKS[0].id and not World.chosen
-        World.chosen = World.chosen or self.bad
-        options["tools"] = ToolManager([Calculator(self.bad and World.hook == "tool")])
+        self.bad = task.id == TASKS[0].id and World.hook in ("constructor", *WORLDS) and chosen()
         super().__init__(task, **options)
         if self.bad and World.hook == "constructor":
             World.fault()
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("reset", "step", "reward", "close") and self.bad and World.hook == name:
-            fault = World.fault
-            if asyncio.iscoroutinefunction(fault):
-
-                async def late(*_: Any) -> Any:
-                    return await fault()
-
-                return late
-            return lambda *_: fault()
+        if name in WORLDS and (fault := World.fault_in(name, self.bad)):
+            return fault
         return super().__getattribute__(name)
+
+    @staticmethod
+    def fault_in(hook: str, bad: bool) -> Callable[..., Any] | None:
+        """The fault as that hook, plain or async, if that is where something bad goes wrong."""
+        fault = World.fault
+        if not bad or World.hook != hook:
+            return None
+        if not asyncio.iscoroutinefunction(fault):
+            return lambda *_, **__: fault()
+
+        async def late(*_: Any, **__: Any) -> Any:
+            return await fault()
+
+        return late
+
+
+WORLDS = ("reset", "step", "reward", "close")
+
+
+def chosen() -> bool:
+    """Whether this is the first to ask."""
+    first, World.chosen = not World.chosen, True
+    return first
 
 
 class Calculator(BaseTool):
+    """Goes wrong in the first episode that it is made for, or that it is called or closed in."""
+
     name = "calculator"
     parameters: ClassVar[dict[str, Any]] = {
         "type": "object",
         "properties": {"expression": {"type": "string"}},
         "required": ["expression"],
     }
+    made: ClassVar[list["Calculator"]] = []
+    closed: ClassVar[list["Calculator"]] = []
 
-    def __init__(self, bad: bool = False) -> None:
-        self.apply = (lambda expression: World.fault()) if bad else (lambda expression: str(eval(expression)))  # type: ignore[method-assign]
+    def for_episode(self, shared: dict[Any, Any]) -> Any:
+        if World.hook == "tool's making" and chosen():
+            return World.fault()
+        tool = Calculator()
+        bad = World.hook in ("tool", "tool's close") and chosen()
+        tool.apply = World.fault_in("tool", bad) or (lambda expression: str(eval(expression)))  # type: ignore[method-assign]
+        tool.close = World.fault_in("tool's close", bad) or tool.close  # type: ignore[method-assign]
+        self.made.append(tool)
+        return tool
+
+    async def close(self) -> None:
+        self.closed.append(self)
 
 
 async def play() -> list[Trajectory]:
@@ -227,14 +269,17 @@ def ends(rows: list[Trajectory]) -> dict[str, int]:
     return found.to_json()["dispositions"]
 
 
-@pytest.mark.parametrize(("hook", "name", "fault", "status"), CASES, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("hook", "name", "fault", "status"), PLAYED)
 async def test_one_attempt_pays(hook: str, name: str, fault: Callable[[], Any], status: str) -> None:
     World.hook, World.fault, World.chosen = hook, staticmethod(fault), False  # type: ignore[assignment]
+    Calculator.made.clear()
+    Calculator.closed.clear()
     rows = await play()
     failed = [r for r in rows if r.failed]
     assert [r.status for r in failed] == ([] if status == FINE else [status]), [r.detail for r in rows]
     assert all(r.detail and len(r.detail) <= 500 for r in failed)
-    assert all(r.group == 0 and r.attempt == 0 for r in failed)
+    assert all(r.attempt == 0 for r in failed)
+    assert len({id(t) for t in Calculator.made} - {id(t) for t in Calculator.closed}) == (hook == "tool's close")
     good = [r for r in rows if not r.failed]
     assert sorted((r.group, r.sample) for r in good) == [(g, s) for g in range(3) for s in range(2)]
     assert all(r.reward == 1.0 and r.status == "succeeded" for r in good)
