@@ -1,13 +1,18 @@
 """Whether the user's own code can be loaded, and prompts fit: a trial before any work, so that a typo costs seconds."""
 
+from typing import TYPE_CHECKING
+
 from schemas.config import Rollout
 from tasks.request import Request
 
+if TYPE_CHECKING:
+    from rollout.cast import Cast
 
-def check_environment(request: Request) -> None:
+
+def check_environment(request: Request) -> "Cast":
     """Load every name of the environment, the script and the loss once; RequestError says which is wrong.
 
-    Then see that lengths and prompts fit the model.
+    Then see that lengths and prompts fit the model. Returns what was loaded.
     """
     from models.plugins import load_object
     from rollout.cast import load_cast
@@ -22,6 +27,7 @@ def check_environment(request: Request) -> None:
         if ":" in name:
             load_object(name, folder, setting)
     check_fit(request, cast)
+    return cast
 
 
 def _check_vllm(rollout: Rollout) -> None:

@@ -13,10 +13,11 @@ from schemas.errors import RequestError
 from schemas.warm_ups import DPO, ORPO, SFT
 from storage.pulse import Repeated, turn
 from trainer.packing import sft_layout
-from trainer.preference_data import Pair, Pairs, collate_pairs
+from trainer.preference_data import Pairs, collate_pairs
 from trainer.preference_step import make_preference_step, reference_logprobs
-from trainer.sft_data import Example, collate
+from trainer.sft_data import collate
 from trainer.step import WHOLE, Frozen, Step, make_sft_step
+from trainer.streams import Example, Pair
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from schemas.errors import RequestError
 from schemas.selection import Selected, Selection
 from storage.objects import ObjectStore
 from storage.selected import read_selected
-from trainer.preference_data import Pair
-from trainer.sft_data import Example
+from trainer.streams import Example, Pair
 
 
 def taken_examples(store: ObjectStore, selection: Selection, tokenizer: Tokenizer) -> list[Example]:

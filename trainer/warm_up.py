@@ -138,8 +138,7 @@ def _lesson(
 def _examples(store: ObjectStore, spec: WarmUpSpec, stage: WarmUp, tokenizer: "Tokenizer") -> Any:
     """Streams of demonstrations or of both sides of pairs, from a data file or a run's log."""
     from trainer.own_log import taken_examples, taken_pairs
-    from trainer.preference_data import encode_pairs
-    from trainer.sft_data import encode_all
+    from trainer.streams import encode_all, encode_pairs
 
     raw, supervised = _data(store, spec, stage), isinstance(stage, SFT)
     if not isinstance(stage.data, str):

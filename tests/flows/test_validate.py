@@ -1,7 +1,9 @@
-"""`headrace validate`: every gold answer is played and solves its task, a wrong one does not; failures are named."""
+"""`headrace validate`: every gold answer is played and solves its task, a wrong one does not; every row of a warm-up
+can be learned from; failures are named."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.projects import project, root
@@ -116,6 +118,80 @@ def test_the_first_failure_is_one_sentence(
     for word in words:
         assert word in said.err
     assert (Path(config).parent / "closed").exists() == ("Raises" in setting)
+
+
+# -- what warm-ups learn from --------------------------------------------------------------------------------------
+
+CALCULATOR = {"name": "calculator", "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}}}
+CLOCK = CALCULATOR | {"name": "clock"}
+
+
+def said(role: str, text: str = "", **calls: str) -> dict[str, Any]:
+    made = [{"function": {"name": name, "arguments": {"expression": value}}} for name, value in calls.items()]
+    return {"role": role, "content": text} | ({"tool_calls": made} if made else {})
+
+
+def shown(*messages: dict[str, Any], **others: Any) -> dict[str, Any]:
+    return {"messages": [said("user", "1+1"), *messages], **others}
+
+
+def with_demonstrations(config: str, *rows: dict[str, Any]) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (Path(config).parent / "demos.jsonl").write_text(text)
+
+
+GOOD = shown(said("assistant", calculator="1+1"), said("tool", "2"), said("assistant", "2"), tools=[CALCULATOR])
+
+
+def test_demonstrations_are_measured_and_shown(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    other = shown(said("assistant", clock="UTC"), said("tool", "9"), said("assistant", "9"), tools=[CLOCK])
+    with_demonstrations(config, GOOD, other)
+    assert main(["validate", config, "--root", root, "--tasks", "1"]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "warm_up.habit (demos.jsonl): 2 demonstrations of at most 17 tokens (max_length 256), ",
+        "they call `clock`, which the environment does not offer",
+        "The first of the demonstrations of warm_up.habit, in tokens",
+        "given       6  <|user|>1+1<|end|><|assistant|>",
+        "trained     5  <|call|>1+1<|end|>",
+    ):
+        assert words in out
+    assert not [p for p in Path(root).rglob("*") if p.is_file()]
+
+
+def test_pairs_are_measured_on_both_sides(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = {"prompt": [said("user", "1+1")], "chosen": [said("assistant", "2")], "rejected": [said("assistant", "no")]}
+    with_demonstrations(config, pair)
+    text = Path(config).read_text().replace('name = "habit"', 'name = "habit"\nkind = "orpo"')
+    Path(config).write_text(text)
+    assert main(["validate", config, "--root", root, "--tasks", "1", "--json"]) == 0
+    [taught] = json.loads(capsys.readouterr().out)["taught"]
+    assert (taught["what"], taught["rows"], taught["longest"], taught["tokens"], taught["trained"]) == (
+        "pairs", 1, 9, 17, 5,
+    )  # fmt: skip
+    with_demonstrations(config, pair, pair | {"rejected": [said("assistant", "n" * 300)]})
+    assert main(["validate", config, "--root", root]) == 2
+    assert "demos.jsonl line 2: prompt and `rejected` have 307 tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "1+1"}, "`messages` must be a non-empty list"),
+        (shown(said("user", "and?")), "needs at least one assistant message"),
+        (shown(said("assistant", "2" * 300)), "the demonstration has 307 tokens, more than max_length = 256"),
+        (shown(said("assistant", "2"), said("assistant", "3")), "two assistant messages follow each other"),
+        (shown(said("assistant", clock="UTC")), "calls of `calculator` in the place of calls of `clock`"),
+    ],
+)
+def test_a_row_that_can_not_be_learned_from_is_named(
+    config: str, root: str, row: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_demonstrations(config, GOOD, row)
+    assert main(["validate", config, "--root", root, "--tasks", "0"]) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("headrace: demos.jsonl line 2: ") and told.err.count("\n") == 1 and not told.out
+    assert words in told.err
 
 
 def test_a_wrong_number_of_tasks(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:

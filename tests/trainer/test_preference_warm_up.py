@@ -26,10 +26,11 @@ from trainer import warm_up
 from trainer.lessons import preferring, score_reference
 from trainer.optimizer import make_optimizer
 from trainer.packing import padded
-from trainer.preference_data import collate_pairs, encode_pairs
+from trainer.preference_data import collate_pairs
 from trainer.preference_step import make_preference_step, side_logprobs
 from trainer.sft_data import collate
 from trainer.step import init_state
+from trainer.streams import encode_pairs
 
 TOKENIZER = ByteTokenizer()
 CALL = {"function": {"name": "calculator", "arguments": {"expression": "4*7"}}}

@@ -23,7 +23,8 @@ from storage.open import open_store
 from storage.rows import read_demonstrations
 from trainer import warm_up
 from trainer.packing import padded
-from trainer.sft_data import collate, encode, encode_all, order
+from trainer.sft_data import collate, order
+from trainer.streams import encode, encode_all
 
 CALCULATOR = {
     "name": "calculator",

@@ -21,8 +21,9 @@ from schemas import data
 from schemas.optimizer import Optimizer
 from trainer.optimizer import make_optimizer
 from trainer.packing import packed, padded
-from trainer.sft_data import collate, encode
+from trainer.sft_data import collate
 from trainer.step import init_state, make_sft_step
+from trainer.streams import encode
 
 REFERENCES = Path(__file__).parent / "references"
 MODEL = Path(os.environ.get("HEADRACE_SMOLLM2", Path(__file__).parents[2] / "examples/smollm2/model"))

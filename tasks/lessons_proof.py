@@ -1,0 +1,124 @@
+"""Whether every row that the warm-ups learn from can be learned from, and what the loss would see of it.
+
+Nothing is trained: each row is written as its stream of tokens, measured, and read back as a sampled turn would be, so
+that a broken or too long one costs seconds and not a stage.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from models.spans import Span, spans
+from models.tokenizer import Tokenizer
+from schemas.data import Demonstration, Preference
+from schemas.errors import RequestError
+from schemas.messages import Message, ToolSpec
+from schemas.selection import Selection
+from schemas.warm_ups import SFT, WarmUp
+from storage.rows import read_demonstrations, read_preferences
+from tasks.fit import read_tokenizer
+from tasks.request import Request
+from trainer.own_log import taken_examples, taken_pairs
+from trainer.streams import Example, Formats, fitting, fitting_pair
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What a warm-up learns from, in tokens; of pairs both sides count."""
+
+    setting: str
+    file: str
+    what: str
+    """`demonstrations` or `pairs`."""
+    rows: int
+    max_length: int
+    longest: int
+    """Tokens of the longest stream."""
+    tokens: int
+    trained: int
+    """So many of the tokens are the assistant's."""
+    unknown_tools: tuple[str, ...]
+    """Tools that its turns call and the environment does not offer."""
+    example: list[Span]
+    """The first stream."""
+
+
+def check_lessons(request: Request, offered: Sequence[ToolSpec]) -> list[Taught]:
+    """Every warm-up's data. `offered`: the environment's tools.
+
+    RequestError names the file and line of the first row that is too long, that the chat format can't write, or whose
+    turns it would read otherwise than they are meant.
+    """
+    tokenizer = read_tokenizer(request)
+    return [_taught(request, stage, tokenizer, offered) for stage in request.config.warm_up]
+
+
+def _taught(request: Request, stage: WarmUp, tokenizer: Tokenizer, offered: Sequence[ToolSpec]) -> Taught:
+    setting, supervised = f"warm_up.{stage.name}", isinstance(stage, SFT)
+    file, formats, called = request.data[setting], Formats(tokenizer), set[str]()
+    rows = longest = tokens = trained = 0
+    example: list[Span] = []
+    for streams in _rows(request, stage, tokenizer, formats, offered, called):
+        rows += 1
+        if not example:
+            example = spans(*streams[0], tokenizer, formats.of(offered))
+        for ids, mask in streams:
+            longest, tokens, trained = max(longest, len(ids)), tokens + len(ids), trained + sum(mask)
+    unknown = tuple(sorted(called - {tool.name for tool in offered}))
+    what = "demonstrations" if supervised else "pairs"
+    return Taught(setting, file.where, what, rows, stage.max_length, longest, tokens, trained, unknown, example)
+
+
+def _rows(
+    request: Request,
+    stage: WarmUp,
+    tokenizer: Tokenizer,
+    formats: Formats,
+    offered: Sequence[ToolSpec],
+    called: set[str],
+) -> Iterator[Sequence[Example]]:
+    """The streams of each row, one or two; `called` takes in the names of the tools that are called."""
+    file = request.data[f"warm_up.{stage.name}"]
+    if not isinstance(stage.data, str):
+        selection = Selection.from_bytes(file.data, file.where)
+        if isinstance(stage, SFT):
+            yield from ([one] for one in taken_examples(request.store, selection, tokenizer))
+        else:
+            yield from taken_pairs(request.store, selection, tokenizer)
+    elif isinstance(stage, SFT):
+        for shown in read_demonstrations(file.data, file.suffix, file.where):
+            yield [fitting(shown, formats, stage.max_length)]
+            called |= _read_back(shown, shown.messages, formats, offered)
+    else:
+        for pair in read_preferences(file.data, file.suffix, file.where):
+            yield fitting_pair(pair, formats, stage.max_length)
+            called |= _read_back(pair, pair.chosen, formats, offered)
+
+
+def _read_back(
+    row: Demonstration | Preference, messages: Iterable[Message], formats: Formats, offered: Sequence[ToolSpec]
+) -> set[str]:
+    """The tools that the assistant's turns call; RequestError where the format reads other calls in what it wrote."""
+    written, read = formats.of(row.tools), formats.of(row.tools or offered)
+    found: set[str] = set()
+    for message in messages:
+        if message.role != "assistant":
+            continue
+        turn = read.parse(written.assistant(message))
+        meant, said = ([call.name for call in m.tool_calls] for m in (message, turn.message))
+        if turn.error or meant != said:
+            cause = turn.error or f"{_calls(said)} in the place of {_calls(meant)}"
+            raise RequestError(
+                f"{row.place}: a model that says the assistant's turn `{_short(message)}` would be read otherwise "
+                f"({cause}): correct its `tool_calls` and `tools`, or its text"
+            )
+        found.update(meant)
+    return found
+
+
+def _calls(names: Sequence[str]) -> str:
+    return "calls of " + ", ".join(f"`{name}`" for name in names) if names else "no calls"
+
+
+def _short(message: Message) -> str:
+    text = " ".join([message.content, *(call.name for call in message.tool_calls)]).strip()
+    return text if len(text) <= 40 else f"{text[:40]}…"
