@@ -2,8 +2,8 @@
 
 from importlib import metadata
 
-SCHEMA_VERSION = 2
-"""Raised when a stored format changes its meaning."""
+SCHEMA_VERSION = 3
+"""Raised when a stored format changes: a column, a status, a field of a document, a key."""
 
 ROOMS = ("schemas", "storage", "models", "rollout", "trainer", "tasks", "flows")
 """The top-level packages of the distribution, lowest first."""

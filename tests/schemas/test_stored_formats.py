@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import formats
 from support.protocol import METADATA, trajectory
 
 from schemas import seeds
+from schemas import trajectory as trajectory_schema
 from schemas.errors import RequestError
 from schemas.ledger import LedgerRow, Record, RecordMetadata, decode, encode, record_digest
 from schemas.manifest import Claim
@@ -55,6 +57,26 @@ def test_a_record_is_deterministic_and_round_trips():
     assert decode(encode(record)) == record
     other = dataclasses.replace(record, metadata=dataclasses.replace(record.metadata, previous="q"))
     assert record_digest(encode(other)) != record_digest(encode(record))
+
+
+def test_the_formats_are_those_of_this_schema_version():
+    """Else programs of one version number would misread each other: see `SCHEMA_VERSION`."""
+    assert formats.described() == formats.WRITTEN.read_text(encoding="utf-8"), (
+        "the stored formats changed: raise SCHEMA_VERSION, then run `python tests/support/formats.py`"
+    )
+
+
+def test_changed_formats_are_not_written_down_under_the_same_version(monkeypatch, tmp_path):
+    monkeypatch.setattr(formats, "WRITTEN", tmp_path / "formats.txt")
+    formats.write()
+    formats.write()
+    old = formats.WRITTEN.read_text()
+    monkeypatch.setattr(trajectory_schema, "FAILED", frozenset())
+    with pytest.raises(SystemExit, match="raise SCHEMA_VERSION"):
+        formats.write()
+    monkeypatch.setattr(formats, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    formats.write()
+    assert formats.WRITTEN.read_text() != old
 
 
 def test_damaged_and_foreign_records_are_refused_with_the_reason():
