@@ -16,7 +16,7 @@ quickstart: $(STAMP)  ## from nothing to a promoted checkpoint
 test: lint  ## what CI runs
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: lint  ## with the cross-checks that take minutes
+test-all: lint $(VENV)/.extras  ## with the cross-checks that take minutes
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)  ## what the commit hook runs
@@ -35,6 +35,12 @@ schema: $(STAMP)  ## regenerate the JSON Schema and the reference of the configu
 
 hooks: $(STAMP)  ## run `make lint` before every commit
 	$(BIN)/prek install
+
+# What only some cross-checks need: 345 MB, and a C compiler for some Pythons. They are skipped without it.
+$(VENV)/.extras: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,math]' \
+	  || echo "make: the extra \`math\` can't be installed; the tests that need it will be skipped" >&2
+	@touch $@
 
 # vLLM in an environment of its own: it pins torch. For a CPU by default, where Python must be one that torch's CPU build
 # exists for, and pip must know where that is; `make vllm-env VLLM_PACKAGES=vllm` on a machine with a GPU. torchvision
