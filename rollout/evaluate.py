@@ -22,7 +22,6 @@ from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
 from rollout.policy import LoadWeights, Policy, announced
 from rollout.probe import Prover
-from rollout.rewards import succeeded
 from rollout.sealer import Sealer
 from rollout.setup import Identity, set_up, shard_writer, stored_tasks
 from rollout.statistics import pass_at, wilson
@@ -130,7 +129,7 @@ class Evaluation:
 
     def _tell(self) -> None:
         total = len(self._tasks) * self._spec.samples
-        rate = float(np.mean([solved(r) for r in self._rows.values()] or [False]))
+        rate = float(np.mean([r.solved for r in self._rows.values()] or [False]))
         self._report("evaluation", name=self._spec.name, done=len(self._rows), n=total, success=rate)
 
     def _category(self) -> str:
@@ -140,7 +139,7 @@ class Evaluation:
     def _summary(self, seconds: float) -> EvaluationReport:
         self._tell()
         spec, rows = self._spec, list(self._rows.values())
-        wins = sum(solved(r) for r in rows)
+        wins = sum(r.solved for r in rows)
         low, high = wilson(wins, len(rows), spec.confidence)
         return EvaluationReport(
             name=spec.name,
@@ -189,11 +188,6 @@ def _category(won: Sequence[bool], confidence: float) -> Category:
     return Category(n=len(won), success=sum(won) / len(won), low=low, high=high)
 
 
-def solved(row: Trajectory) -> bool:
-    """Whether an episode counts as a success."""
-    return not row.failed and succeeded(row.reward, row.components)
-
-
 def task_scores(tasks: Sequence[Task], rows: Sequence[Trajectory]) -> dict[str, float]:
     """Task id → mean success of its samples, in the order of the task file."""
     found = _outcomes(rows, lambda row: row.task_id)
@@ -204,7 +198,7 @@ def _outcomes(rows: Sequence[Trajectory], name: Callable[[Trajectory], str]) -> 
     """Whether each row counts as a success, by a name."""
     found: dict[str, list[bool]] = {}
     for row in rows:
-        found.setdefault(name(row), []).append(solved(row))
+        found.setdefault(name(row), []).append(row.solved)
     return found
 
 

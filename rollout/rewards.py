@@ -68,8 +68,3 @@ def _number(value: object, name: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{name} returned {number}, not a finite number")
     return number
-
-
-def succeeded(reward: float, components: Sequence[tuple[str, float]]) -> bool:
-    """Whether an episode solved its task."""
-    return dict(components).get("success", reward) >= 1.0

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 FIGURES: dict[str, str] = {
     "reward": "mean reward of the trained trajectories, before penalties",
-    "success": "share of them with a reward of 1",
+    "success": "share of them that solved their task",
     "tokens": "tokens of the batch, prompts and observations included",
     "sampled_tokens": "tokens that the policy sampled",
     "length": "mean tokens of a trajectory",

@@ -127,6 +127,11 @@ class Trajectory:
         """Whether this attempt can't be trained. An episode without a sampled token can't either."""
         return self.status in FAILED or not any(self.mask)
 
+    @property
+    def solved(self) -> bool:
+        """Whether it solved its task: its reward's part `success` says so, and without one a reward of 1 does."""
+        return not self.failed and dict(self.components).get("success", self.reward) >= 1.0
+
 
 _TURN = pa.struct(
     [

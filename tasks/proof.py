@@ -12,7 +12,6 @@ from models.spans import Span, spans
 from rollout import hooks
 from rollout.episode import Job
 from rollout.gold import Prompter
-from rollout.rewards import succeeded
 from schemas.data import Task
 from schemas.errors import RequestError
 from schemas.trajectory import Trajectory
@@ -96,7 +95,7 @@ async def _task(prompter: Prompter, where: str, task: Task) -> Trajectory | None
     if not turns:
         return None
     row = await prompter.say(Job(0, 0, 0, task), turns)
-    if not _solved(row):
+    if not row.solved:
         raise RequestError(
             f"{where}: the gold answer of the task `{task.id}` is not solved ({_end(row)}): correct the task's answer, "
             f"the environment or its `gold` (docs/environments.md)"
@@ -107,16 +106,12 @@ async def _task(prompter: Prompter, where: str, task: Task) -> Trajectory | None
             f"{where}: an answer that says nothing breaks the episode of the task `{task.id}` ({_end(wrong)}): let the "
             f"environment take whatever a model may say"
         )
-    if _solved(wrong):
+    if wrong.solved:
         raise RequestError(
             f"{where}: an answer that says nothing solves the task `{task.id}` ({_end(wrong)}): correct the reward, or "
             f"the model learns that anything will do"
         )
     return row
-
-
-def _solved(row: Trajectory) -> bool:
-    return not row.failed and succeeded(row.reward, row.components)
 
 
 def _end(row: Trajectory) -> str:

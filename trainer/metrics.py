@@ -30,7 +30,7 @@ def batch(rows: Sequence[Row]) -> dict[str, float]:
     lengths = np.array([len(r.trajectory.tokens) for r in rows])
     return {
         "reward": float(rewards.mean()),
-        "success": float((rewards >= 1.0).mean()),
+        "success": float(np.mean([r.trajectory.solved for r in rows])),
         "tokens": float(lengths.sum()),
         "sampled_tokens": float(sum(sum(r.trajectory.mask) for r in rows)),
         "length": float(lengths.mean()),

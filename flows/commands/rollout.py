@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from typing import Any
 
-from rollout.rewards import succeeded
 from schemas.data import Task
 from schemas.errors import RequestError
 from schemas.trajectory import Trajectory
@@ -41,7 +40,7 @@ def _episode(row: Trajectory, task: Task) -> dict[str, Any]:
         "detail": row.detail,
         "reward": row.reward,
         "components": dict(row.components),
-        "solved": not row.failed and succeeded(row.reward, row.components),
+        "solved": row.solved,
         "expected": task.answer,
         "tokens": len(row.tokens),
         "sampled": sum(row.mask),

@@ -2,7 +2,7 @@
 
 import pyarrow.parquet as pq
 import pytest
-from support.protocol import BASE, FakeWorker, config, learner
+from support.protocol import BASE, FakeWorker, config, learner, trajectory
 
 from schemas import keys
 from schemas.metrics import COLUMNS, FIGURES
@@ -10,6 +10,8 @@ from storage import step_metrics
 from storage.folder import FolderStore
 from storage.memory import MemoryStore
 from storage.step_metrics import read_metrics, write_metrics
+from trainer.assembler import Row
+from trainer.metrics import batch
 
 STEPS = 5
 COMPUTED = [name for name in FIGURES if not name.startswith("trainer/")]
@@ -49,6 +51,17 @@ def test_a_killed_learner_neither_loses_nor_doubles_a_step(killed_after):
     assert cut.select(COMPUTED).equals(whole.select(COMPUTED))
     assert None not in cut["mismatch_kl"].to_pylist()
     assert None not in whole["trainer/seconds"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("parts", "reward", "solved"),
+    [((), 1.0, 1.0), ((), 0.9, 0.0), ((("success", 1.0),), 0.9, 1.0), ((("success", 0.0),), 1.5, 0.0)],
+)
+def test_success_is_what_the_reward_calls_so(parts, reward, solved):
+    """As it is in evaluations: a reward that also counts its costs may be 0.9 for a task that is solved."""
+    rows = [trajectory(0, 0, reward=reward, components=(("cost", 0.1), *parts)), trajectory(0, 1, reward=0.0)]
+    found = batch([Row(("w", 0, i), row, "") for i, row in enumerate(rows)])
+    assert found["success"] == solved / 2 and found["reward"] == pytest.approx(reward / 2)
 
 
 def test_the_folder_is_read_as_one_data_set(tmp_path):
