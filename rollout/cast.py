@@ -11,6 +11,7 @@ from rollout.agents import ConversationAgentBase, ModelAgent, ToolAgent
 from rollout.calculator import CalculatorTool
 from rollout.environments import BaseTaskEnv, TaskEnvironment, ToolEnvironment
 from rollout.finish import FinishTool
+from rollout.function_tools import EpisodeTool, tool_methods
 from rollout.hooks import is_at_once
 from rollout.mcp_tools import MCPServer
 from rollout.rewards import REWARDS, RewardFunction
@@ -58,7 +59,9 @@ class Cast:
 
         The user's constructor may block: call it as a hook.
         """
-        return self.environment(task, score=self.score, tools=self.tools.for_episode(made), **self.config.options)
+        tools = self.tools.for_episode(made)
+        environment = self.environment(task, score=self.score, tools=tools, **self.config.options)
+        return _with_own_tools(environment)
 
     @property
     def tool_specs(self) -> tuple[ToolSpec, ...]:
@@ -75,8 +78,8 @@ class Cast:
 
 def load_cast(config: Environment, folder: str) -> Cast:
     """The players that the configuration names; RequestError for a name that leads nowhere or to the wrong kind."""
-    tools = [tool for name in config.tools for tool in _tools(name, folder)]
     environment = _class(config.environment, ENVIRONMENTS, BaseTaskEnv, folder, "environment.environment")
+    tools = [tool for name in config.tools for tool in _tools(name, folder)] + tool_methods(environment)
     _check_options(environment, config.options)
     _check_workspace(environment, config, tools)
     return Cast(
@@ -86,6 +89,15 @@ def load_cast(config: Environment, folder: str) -> Cast:
         ToolManager(tools, call_seconds=config.call_seconds),
         _reward(config.reward, folder),
     )
+
+
+def _with_own_tools(environment: BaseTaskEnv) -> BaseTaskEnv:
+    """The environment, whose methods that are tools act on it."""
+    tools = getattr(environment, "tools", None)  # its constructor may not have called ours
+    if isinstance(tools, ToolManager) and any(isinstance(t, EpisodeTool) for t in tools.tools):
+        own = (t.bound(environment) if isinstance(t, EpisodeTool) else t for t in tools.tools)
+        environment.tools = tools.replaced(own)
+    return environment
 
 
 def _class(name: str, built_in: dict[str, Any], base: type, folder: str, field: str) -> Any:

@@ -10,6 +10,7 @@ from rollout.cast import load_cast
 from rollout.function_tools import tool
 from rollout.tools import ToolError, ToolManager, ToolOutput
 from schemas.config import Environment
+from schemas.data import Task
 from schemas.errors import RequestError
 from schemas.messages import ToolCall
 
@@ -125,3 +126,65 @@ def test_a_configuration_names_it(tmp_path: Path) -> None:
     )
     specs = load_cast(Environment(tools=("functions_of_a_shop:ping",)), str(tmp_path)).tool_specs
     assert [(s.name, s.description, s.parameters["properties"]) for s in specs] == [("ping", "Says pong.", {})]
+
+
+# -- methods of an environment ----------------------------------------------------------------------------------------
+
+DOORS = """
+from rollout.environments import ToolEnvironment
+from rollout.function_tools import tool
+
+
+class Doors(ToolEnvironment):
+    heard = ()
+
+    @tool
+    def listen(self, door: int, twice: bool = False) -> str:
+        '''Listens at a door.
+
+        Args:
+            door: Its number.
+        '''
+        self.heard = (*self.heard, door)
+        return f"{self.task.id} {self.heard}"
+
+    @tool
+    async def wait(self) -> str:
+        '''Does nothing.'''
+        return self.listen(0)
+
+
+class Locked(Doors):
+    wait = None
+"""
+
+
+def doors(folder: Path, name: str = "Doors", **settings: Any) -> Any:
+    (folder / "doors.py").write_text(DOORS)
+    return load_cast(Environment(environment=f"doors:{name}", **settings), str(folder))
+
+
+def test_methods_of_an_environment_are_offered(tmp_path: Path) -> None:
+    cast = doors(tmp_path, tools=("calculator",))
+    assert [s.name for s in cast.tool_specs] == ["calculator", "listen", "wait"]
+    assert cast.tool_specs[1].parameters == {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "door": {"type": "integer", "description": "Its number."}, "twice": {"type": "boolean", "default": False},
+        },
+        "required": ["door"],
+    }  # fmt: skip
+    assert cast.tool_specs[2].parameters == {"type": "object", "properties": {}}
+    assert [s.name for s in doors(tmp_path, "Locked").tool_specs] == ["listen"]
+
+
+async def test_a_method_acts_on_its_own_episode(tmp_path: Path) -> None:
+    cast = doors(tmp_path)
+    one, other = (cast.make_environment(Task(name, "?", "!")) for name in "ab")
+    calls = [ToolCall("listen", {"door": 1}), ToolCall("listen", {"door": 2}), ToolCall("wait", {})]
+    assert [o.text for o in await one.tools.outputs(calls)] == ["a (1,)", "a (1, 2)", "a (1, 2, 0)"]
+    assert (await other.tools.run(calls[1])).text == "b (2,)"
+    for wrong in ({"door": "x"}, {"door": 1, "self": None}, {}):
+        assert (await other.tools.run(ToolCall("listen", wrong))).error
+    assert other.heard == (2,)
