@@ -4,14 +4,14 @@ Each test names a public report. `docs/faults.md` is the whole table.
 """
 
 import pytest
-from support.protocol import BASE, FakeWorker, config, learner, trajectory
+from support.protocol import BASE, FakeWorker, config, learner, spec, trajectory
 from support.simulation import Simulation
 from support.turning import drive, finish, records, trained
 
 from rollout.claims import ClaimBoard
-from schemas import seeds
+from schemas import keys, seeds
 from schemas.ledger import Disposition, Kind
-from storage import control, ledger
+from storage import audit, control, ledger
 from storage.memory import MemoryStore
 from trainer.recovery import newest_checkpoint
 
@@ -75,7 +75,8 @@ def test_what_was_in_flight_is_played_again_to_the_last_sample():
 
 def test_a_slow_group_does_not_hold_back_the_place_to_resume_from():
     """A group dropped as stale pinned the cursor, so that later prompts were trained twice (huggingface/trl#7274)."""
-    store, run = MemoryStore(), config(steps=75, max_staleness=4, checkpoint_every=5)
+    store, run = MemoryStore("test"), config(steps=75, max_staleness=4, checkpoint_every=5)
+    store.create(keys.spec(BASE), spec(run).to_bytes())
     made, worker = begin(store, run), FakeWorker(store, run)
     late = control.create_claim(store, BASE, 3, worker.name, 0)
     for step in range(1, 76):
@@ -89,6 +90,7 @@ def test_a_slow_group_does_not_hold_back_the_place_to_resume_from():
     found = trained(store)
     assert len(found) == len(set(found)) == 75 * 2 * 2
     assert {int(i.split("-")[0]) for i in found} == set(range(150))
+    assert audit.verify(store, "test").ok
 
 
 def drive_until_waiting(made, worker):
@@ -144,8 +146,12 @@ def test_the_order_of_tasks_is_that_of_a_run_without_a_break(cut):
 @pytest.mark.parametrize("filtered", [False, True])
 def test_the_batch_chosen_at_the_kill_is_the_next_one(monkeypatch, filtered):
     """A sampler that kept no state discarded the next batch on resume (NVIDIA-NeMo/RL#3480)."""
-    store, run = MemoryStore(), config(steps=3, max_staleness=2, loss={"filter_zero_advantage": filtered})
+    store, run = (
+        MemoryStore(),
+        config(steps=3, max_staleness=2, checkpoint_every=1, loss={"filter_zero_advantage": filtered}),
+    )
     made, worker = begin(store, run), FakeWorker(store, run)
+    worker.work()
     drive(made, [worker], 1)
     worker.work()
     chosen = []
