@@ -9,8 +9,8 @@ in its caller's place, which costs neither task, timer nor thread.
 import asyncio
 import inspect
 import logging
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from types import FunctionType, MethodType
@@ -28,6 +28,9 @@ _log = logging.getLogger("headrace.rollout")
 class HookTimeout(Exception):
     """A hook ran past its deadline (a TimeoutError would be the hook's own)."""
 
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it took longer than {seconds:g} s")
+
 
 class HookThreads:
     """Daemon threads that are reused; at most `limit` calls run at once, at most `hanging` are left behind.
@@ -37,8 +40,9 @@ class HookThreads:
 
     def __init__(self, limit: int = 512, hanging: int = 256, idle: float = 30.0) -> None:
         self._limit, self._hanging, self._idle = limit, hanging, idle
-        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
         self._threads = 0
         self._open = 0
         self._left: dict[Future[Any], asyncio.AbstractEventLoop] = {}
@@ -63,7 +67,8 @@ class HookThreads:
                 )
             self._open += 1
             self._grow()
-        self._work.put((future, function))
+            self._work.append((future, function))
+            self._news.notify()
         return future
 
     def _grow(self) -> None:
@@ -97,25 +102,21 @@ class HookThreads:
         return found
 
     def _serve(self) -> None:
-        while True:
-            try:
-                future, function = self._work.get(timeout=self._idle)
-            except queue.Empty:
-                if self._spare():
-                    return
-                continue
+        while (call := self._next()) is not None:
+            future, function = call
             if future.set_running_or_notify_cancel():
                 _settle(future, function)
             with self._lock:
                 self._open -= 1
-            del future, function
+            del future, function, call
 
-    def _spare(self) -> bool:
-        """Whether there are threads enough for all open calls without the calling one, which then ends."""
-        with self._lock:
-            spare = self._threads > self._open
-            self._threads -= spare
-            return spare
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        """A call for the thread that asks; None where it has idled long enough, and ends."""
+        with self._news:
+            if self._news.wait_for(lambda: self._work, self._idle):
+                return self._work.popleft()
+            self._threads -= 1
+            return None
 
 
 def _settle(future: Future[Any], function: Callable[[], Any]) -> None:
@@ -201,7 +202,7 @@ async def within(seconds: float, hook: Coroutine[Any, Any, Any]) -> Any:
         timer.cancel()
     if not task.done():
         leave_behind(task)
-        raise HookTimeout
+        raise HookTimeout(seconds)
     if task.cancelled():  # by itself or by what it waited for: nobody has given this episode up
         raise RuntimeError("CancelledError: it was cancelled from within")
     return task.result()
