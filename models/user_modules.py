@@ -1,15 +1,19 @@
 """The user's own modules (`module:name` beside the configuration): found, and digested into the RL stage's key.
 
-What they import from the same folder counts too. Only text is read here; nothing of it is run.
+What they import from the same folder counts too, and so do Python files there that they name as text, as a command
+does. Only text is read here; nothing of it is run.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from schemas.config import Run
 from schemas.digest import digest, sha256
 from schemas.errors import RequestError, RunStopped
+
+_FILE = re.compile(r"(\w[\w.-]{0,99}/){0,9}\w[\w.-]{0,99}\.py")
 
 
 def references(config: Run) -> Iterator[tuple[str, str]]:
@@ -56,7 +60,7 @@ def check_same(config: Run, folder: str, sha256: str, run: str) -> None:
 
 
 def _imported(source: bytes, path: Path, folder: Path) -> Iterator[Path]:
-    """Files below the folder that a module's imports may mean. None where it can't be parsed: loading it says why."""
+    """Files below the folder that a module may mean. None where it can't be parsed: loading it says why."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
@@ -69,6 +73,8 @@ def _imported(source: bytes, path: Path, folder: Path) -> Iterator[Path]:
             module = node.module or ""
             yield from _files(start, module)
             yield from (found for alias in node.names for found in _files(start, f"{module}.{alias.name}".strip(".")))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _FILE.fullmatch(node.value):
+            yield from (file for file in [folder / node.value] if file.is_file())
 
 
 def _files(start: Path, module: str) -> Iterator[Path]:

@@ -14,6 +14,7 @@ from rollout.finish import FinishTool
 from rollout.function_tools import EpisodeTool, tool_methods
 from rollout.hooks import is_at_once
 from rollout.mcp_tools import MCPServer
+from rollout.programs import ProgramEnvironment
 from rollout.rewards import REWARDS, RewardFunction
 from rollout.sandbox_choice import choose_sandbox
 from rollout.tools import BaseTool, ToolManager
@@ -82,6 +83,7 @@ def load_cast(config: Environment, folder: str) -> Cast:
     tools = [tool for name in config.tools for tool in _tools(name, folder)] + tool_methods(environment)
     _check_options(environment, config.options)
     _check_workspace(environment, config, tools)
+    _check_program(environment, config)
     return Cast(
         config,
         _class(config.agent, AGENTS, ConversationAgentBase, folder, "environment.agent"),
@@ -151,6 +153,14 @@ def _check_options(environment: type[BaseTaskEnv], options: dict[str, Any]) -> N
             f"environment.options do not fit {environment.__name__}, which is made from (task, score=, tools=, and the "
             f"options): {error}"
         ) from error
+
+
+def _check_program(environment: type[BaseTaskEnv], config: Environment) -> None:
+    """Whether nothing is set that a program decides itself."""
+    if issubclass(environment, ProgramEnvironment) and config.system_prompt:
+        raise RequestError(
+            "environment.system_prompt is for agents of ours, and a program writes its own messages: leave it out"
+        )
 
 
 def _check_workspace(environment: type[BaseTaskEnv], config: Environment, tools: Sequence[BaseTool]) -> None:

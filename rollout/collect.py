@@ -5,7 +5,7 @@ Whatever goes wrong in a hook or the engine ends this episode with a status and 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from models.chat import ChatFormat
@@ -67,8 +67,8 @@ class TrajectoryCollectEngine:
         try:
             return self._row(episode)
         except Exception as error:  # what an agent or environment left in the conversation can't be kept
-            episode.agent = None
-            episode.ended(EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause("keeping the conversation", error)))
+            episode.agent, episode.said = None, ()
+            episode.ended(EpisodeEnded(Status.ENVIRONMENT_ERROR, cause("keeping the conversation", error)))
             return self._row(episode)
 
     def _row(self, episode: Episode) -> Trajectory:
@@ -89,10 +89,17 @@ class TrajectoryCollectEngine:
 
     async def _play(self, episode: Episode, session: str) -> None:
         agent = episode.agent = await self._agent()
-        making = made(self._cast, episode.job.task, self._limits.step_seconds)
-        env = await self._outcome("the environment's constructor", making, self._limits.step_seconds)
+        env = await self._environment(episode.job)
+        await self._until_closed(episode, env, self._converse(episode, agent, env, session))
+
+    async def _environment(self, job: Job) -> BaseTaskEnv:
+        making = made(self._cast, job.task, self._limits.step_seconds)
+        return await self._outcome("the environment's constructor", making, self._limits.step_seconds)
+
+    async def _until_closed(self, episode: Episode, env: BaseTaskEnv, playing: Coroutine[Any, Any, None]) -> None:
+        """Play, then put the environment away, whatever became of it."""
         try:
-            await self._converse(episode, agent, env, session)
+            await playing
         except asyncio.CancelledError:
             detach(self._put_away(env))
             raise
@@ -163,7 +170,7 @@ class TrajectoryCollectEngine:
             completion = await self._engine.generate(request)
             return completion, stream.sampled(completion)
         except Exception as error:
-            raise EpisodeEnded(Status.ENGINE_ERROR, _cause("the engine", error)) from error
+            raise EpisodeEnded(Status.ENGINE_ERROR, cause("the engine", error)) from error
 
     async def _step(
         self, episode: Episode, env: BaseTaskEnv, action: Action, completion: Completion, span: tuple[int, int]
@@ -213,7 +220,7 @@ class TrajectoryCollectEngine:
         try:
             return write()
         except Exception as error:
-            raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause("the chat format", error)) from error
+            raise EpisodeEnded(Status.ENVIRONMENT_ERROR, cause("the chat format", error)) from error
 
     async def _hook(
         self,
@@ -237,7 +244,7 @@ class TrajectoryCollectEngine:
         except RunStopped:
             raise
         except Exception as error:
-            raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(what, error)) from error
+            raise EpisodeEnded(Status.ENVIRONMENT_ERROR, cause(what, error)) from error
 
 
 def _looked_at(what: str, look: Callable[[], Checked]) -> Checked:
@@ -247,8 +254,9 @@ def _looked_at(what: str, look: Callable[[], Checked]) -> Checked:
     except EpisodeEnded:
         raise
     except Exception as error:
-        raise EpisodeEnded(Status.ENVIRONMENT_ERROR, _cause(f"what {what} returned", error)) from error
+        raise EpisodeEnded(Status.ENVIRONMENT_ERROR, cause(f"what {what} returned", error)) from error
 
 
-def _cause(what: str, error: Exception) -> str:
+def cause(what: str, error: BaseException) -> str:
+    """An exception as the cause of an end."""
     return f"{what} raised {type(error).__name__}: {said(error)}"

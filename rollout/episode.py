@@ -50,7 +50,12 @@ class Episode:
 
     job: Job
     agent: ConversationAgentBase | None = None
+    said: tuple[Message, ...] = ()
+    """The conversation, where no agent keeps one."""
     stream: TokenStream = field(default_factory=TokenStream)
+    segment_starts: tuple[int, ...] = (0,)
+    asked: tuple[dict[str, Any], ...] = ()
+    """What each turn's request said of sampling, where a program made it."""
     turns: list[Turn] = field(default_factory=list)
     reward: Reward = field(default_factory=Reward)
     status: Status = Status.SUCCEEDED
@@ -65,7 +70,7 @@ class Episode:
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        return tuple(self.agent.messages) if self.agent else ()
+        return tuple(self.agent.messages) if self.agent else self.said
 
     def ended(self, end: EpisodeEnded) -> None:
         """Note how it ended."""
@@ -100,7 +105,7 @@ class Episode:
             logprobs=tuple(stream.logprobs),
             version_starts=tuple(stream.version_starts),
             versions=tuple(stream.versions),
-            segment_starts=(0,),
+            segment_starts=self.segment_starts,
             turns=tuple(self.turns),
             reward=self.reward.total,
             components=self.reward.components,
@@ -110,7 +115,7 @@ class Episode:
             tool_seconds=sum(t.tool_seconds for t in self.turns),
             queue_seconds=sum(t.queue_seconds for t in self.turns),
             messages=json.dumps([to_json(m) for m in self.messages], default=str),
-            sampling=json.dumps(sampling),
+            sampling=json.dumps(sampling | ({"asked": self.asked} if any(self.asked) else {})),
         )
 
 

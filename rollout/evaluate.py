@@ -109,7 +109,7 @@ class Evaluation:
                 await orchestrator.cancel(lambda _: True)
                 await sealer.flush()
                 await hooks.settle(1.0)
-                await made.engine.close()
+                await made.close()
 
     def _jobs(self) -> Iterator[Job]:
         for sample in range(self._spec.samples):

@@ -4,16 +4,22 @@ Played through the real agent, environment, tools, reward, chat format and limit
 known before anything is trained.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from typing import Any
 
-from models.chat import ChatFormat, chat_format
+from models.chat import ChatFormat
 from models.tokenizer import Tokenizer
 from rollout.cast import Cast, load_cast
 from rollout.collect import TrajectoryCollectEngine
+from rollout.endpoint import Endpoint, largest_request
 from rollout.episode import Job
+from rollout.formats import ChatFormats
 from rollout.hooks import HookTimeout, call, said, within
 from rollout.making import made, put_away
+from rollout.program_player import ProgramPlayer
+from rollout.programs import ProgramEnvironment
 from rollout.scripted import ScriptedEngine
 from schemas.config import Run
 from schemas.data import Task
@@ -31,7 +37,14 @@ class Prompter:
     def __init__(self, config: Run, folder: str, tokenizer: Tokenizer) -> None:
         self._config, self._tokenizer = config, tokenizer
         self.cast: Cast = load_cast(config.environment, folder)
-        self.chat: ChatFormat = chat_format(tokenizer, self.cast.tool_specs)
+        self.chat: ChatFormat = ChatFormats(tokenizer).of(self.cast.tool_specs)
+        self._endpoint: Endpoint | None = None
+        self._starting = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Stop what it has started."""
+        if self._endpoint is not None:
+            await self._endpoint.stop()
 
     async def gold(self, task: Task, where: str) -> list[Message]:
         """The turns that solve a task, from an environment that is made for this only; empty where it knows none.
@@ -68,18 +81,32 @@ class Prompter:
         return await self._play(job, repeat(Message("assistant", text)))
 
     async def _play(self, job: Job, turns: Iterator[Message]) -> Trajectory:
+        formats = ChatFormats(self._tokenizer)
+        formats.of(self.cast.tool_specs)
+
         def script(stream: tuple[int, ...], seed: int, version: int) -> list[int]:
             message = next(turns, None)
             if message is None:
                 raise ValueError("all its turns are said, but the environment does not call the episode done")
-            return self.chat.assistant(message)
+            assert formats.newest is not None  # whoever asks has written a prompt
+            return formats.newest.assistant(message)
 
         length = self._config.rollout.max_length
         engine = ScriptedEngine(script, version=0, max_length=length, decode=self._tokenizer.decode)
-        collector = TrajectoryCollectEngine(
-            engine, self.chat, self.cast, self._config, run=self._config.name, seed=0, worker="gold", temperature=1.0
-        )
+        collector = await self._collector(engine, formats)
         return await collector.collect(job)
+
+    async def _collector(self, engine: ScriptedEngine, formats: ChatFormats) -> TrajectoryCollectEngine:
+        config = self._config
+        names: dict[str, Any] = {"run": config.name, "seed": 0, "worker": "gold", "temperature": 1.0}
+        if not issubclass(self.cast.environment, ProgramEnvironment):
+            return TrajectoryCollectEngine(engine, self.chat, self.cast, config, **names)
+        async with self._starting:
+            if self._endpoint is None:
+                endpoint = Endpoint(largest_request(config.rollout))
+                await endpoint.start()
+                self._endpoint = endpoint
+        return ProgramPlayer(engine, formats, self.cast, config, self._endpoint, **names)
 
 
 def _assistant(message: object) -> bool:

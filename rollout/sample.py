@@ -32,4 +32,4 @@ async def sample(
         return await asyncio.gather(*map(one, wanted))
     finally:
         await hooks.settle(1.0)
-        await made.engine.close()
+        await made.close()

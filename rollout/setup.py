@@ -1,12 +1,17 @@
 """What every process that plays episodes needs: an engine that holds weights, and a collector that speaks to it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from models.chat import chat_format
 from rollout.cast import load_cast
 from rollout.collect import TrajectoryCollectEngine
+from rollout.endpoint import Endpoint, largest_request
+from rollout.formats import ChatFormats
 from rollout.make_engine import make_engine
 from rollout.policy import Policy
+from rollout.program_player import ProgramPlayer
+from rollout.programs import ProgramEnvironment
 from rollout.watched import WatchedEngine
 from schemas.config import Run
 from schemas.data import Task
@@ -36,6 +41,14 @@ class Setup:
     engine: WatchedEngine
     collector: TrajectoryCollectEngine
     metadata: ShardMetadata
+    endpoint: Endpoint | None = None
+    """Where programs ask the engine, if programs play."""
+
+    async def close(self) -> None:
+        """Stop serving and computing."""
+        if self.endpoint is not None:
+            await self.endpoint.stop()
+        await self.engine.close()
 
 
 async def set_up(config: Run, folder: str, policy: Policy, identity: Identity, temperature: float) -> Setup:
@@ -46,12 +59,14 @@ async def set_up(config: Run, folder: str, policy: Policy, identity: Identity, t
         chat = chat_format(policy.tokenizer, cast.tool_specs)
         made = await make_engine(rollout, folder, policy.config, policy.params, policy.version, policy.tokenizer)
     engine = WatchedEngine(made, patience=_patience(config), work_seconds=limit)
-    collector = TrajectoryCollectEngine(
-        engine, chat, cast, config,
-        run=identity.run, seed=identity.seed, worker=identity.worker, temperature=temperature,
-    )  # fmt: skip
     metadata = ShardMetadata(policy.tokenizer.digest, chat.digest, code_version(), config.rollout.engine)
-    return Setup(engine, collector, metadata)
+    names: dict[str, Any] = vars(identity) | {"temperature": temperature}
+    if not issubclass(cast.environment, ProgramEnvironment):
+        return Setup(engine, TrajectoryCollectEngine(engine, chat, cast, config, **names), metadata)
+    endpoint = Endpoint(largest_request(rollout))
+    await endpoint.start()
+    player = ProgramPlayer(engine, ChatFormats(policy.tokenizer), cast, config, endpoint, **names)
+    return Setup(engine, player, metadata, endpoint)
 
 
 def _patience(config: Run) -> float:

@@ -42,6 +42,15 @@ class TokenStream:
         self.logprobs.extend(logprobs.tolist())
         return start, len(self.tokens)
 
+    def append(self, other: "TokenStream") -> None:
+        """Put another stream behind this one, as it is."""
+        start = len(self.tokens)
+        for place, version in zip(other.version_starts, other.versions, strict=True):
+            self._note_versions([version], start + place)
+        self.tokens += other.tokens
+        self.mask += other.mask
+        self.logprobs += other.logprobs
+
     def _note_versions(self, versions: Sequence[int], start: int) -> None:
         for place, version in enumerate(versions, start):
             if not self.versions or self.versions[-1] != version:

@@ -25,7 +25,7 @@ from rollout.policy import LoadWeights, Policy, PolicyFollower, announced, load_
 from rollout.probe import Prover
 from rollout.quarantine import Quarantine
 from rollout.sealer import Sealer
-from rollout.setup import Identity, set_up, shard_writer, stored_tasks
+from rollout.setup import Identity, Setup, set_up, shard_writer, stored_tasks
 from rollout.shift import Shift
 from rollout.watched import WatchedEngine
 from rollout.window_watch import WindowWatch
@@ -67,6 +67,7 @@ class Worker:
         self._counters = Counters(clock)
         self._quarantine = Quarantine(store, base, self._config, self._tasks)
         self._watch = WindowWatch(store, base, self._config.rollout.poll_seconds, clock)
+        self._setup: Setup | None = None
         self._engine: WatchedEngine | None = None
         self._sealer: Sealer | None = None
         self._orchestrator: RolloutOrchestrator | None = None
@@ -105,9 +106,9 @@ class Worker:
             await shift.work()
         finally:
             await hooks.settle(LEFTOVER_SECONDS)
-            if self._engine is not None:
+            if self._setup is not None:
                 with busy("closing the engine", self._config.supervision.work_seconds):
-                    await self._engine.close()
+                    await self._setup.close()
 
     async def _first_policy(self) -> Policy | None:
         """The policy that the window names, once there is one; None if there is nothing to do any more."""
@@ -126,7 +127,7 @@ class Worker:
     async def _prepare(self, policy: Policy) -> Shift:
         config, identity = self._config, Identity(self._spec.run, self._spec.seed, self.id)
         made = await set_up(config, self._spec.folder, policy, identity, config.rollout.temperature)
-        self._engine = made.engine
+        self._setup, self._engine = made, made.engine
         self._prover = Prover(made.engine, config.rollout.probe_tolerance)
         if policy.probe is not None:
             await self._prover.start(policy.params, policy.version, policy.probe)

@@ -96,7 +96,8 @@ class Trajectory:
     versions: tuple[int, ...]
     """The policy version of each such run."""
     segment_starts: tuple[int, ...]
-    """Positions at which the stream starts anew because a template would have rewritten history; (0,) as a rule."""
+    """Positions at which the stream starts anew, none of them sampled; (0,) but where a program branched or rewrote its
+    context. A segment sees nothing of those before it."""
     turns: tuple[Turn, ...]
     reward: float
     components: tuple[tuple[str, float], ...]

@@ -74,6 +74,7 @@ async def _prove(request: Request, limit: int | None) -> Proof:
                 example = Example(row.task_id, spans(row.tokens, row.mask, tokenizer, prompter.chat))
     finally:
         await hooks.settle(1.0)
+        await prompter.close()
     return Proof(files, example)
 
 

@@ -36,16 +36,20 @@ def play_gold(request: Request, setting: str, tasks: list[Task], count: int) -> 
 
 async def _play_gold(request: Request, where: str, wanted: list[Job]) -> list[Trajectory]:
     prompter = Prompter(request.config, str(request.folder), read_tokenizer(request))
-    rows = []
-    for job in wanted:
-        turns = await prompter.gold(job.task, where)
-        if not turns:
-            raise RequestError(
-                f"{where}: the environment knows no gold answer to the task `{job.task.id}`: let its `gold` return one"
-            )
-        rows.append(await prompter.say(job, turns))
-    await hooks.settle(1.0)
-    return rows
+    try:
+        return [await _gold_episode(prompter, where, job) for job in wanted]
+    finally:
+        await hooks.settle(1.0)
+        await prompter.close()
+
+
+async def _gold_episode(prompter: Prompter, where: str, job: Job) -> Trajectory:
+    turns = await prompter.gold(job.task, where)
+    if not turns:
+        raise RequestError(
+            f"{where}: the environment knows no gold answer to the task `{job.task.id}`: let its `gold` return one"
+        )
+    return await prompter.say(job, turns)
 
 
 def play_weights(

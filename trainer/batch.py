@@ -6,6 +6,7 @@ each. `unpacked` leads from the one to the other.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -26,9 +27,9 @@ class Batch(NamedTuple, Generic[Array]):
     tokens: Array
     """[R, T] int32."""
     segments: Array
-    """[R, T] int32: from 1, which of the row's trajectories a token belongs to; 0 at padding."""
+    """[R, T] int32: from 1, which of the segments of the row's trajectories a token belongs to; 0 at padding."""
     positions: Array
-    """[R, T] int32: a token's place in its trajectory."""
+    """[R, T] int32: a token's place in its segment."""
     places: Array
     """[N, L] int32: where each token of a line stands among the R x T; R x T where there is none."""
     mask: Array
@@ -81,7 +82,8 @@ def _part(
 ) -> Part:
     out = empty(layout)
     chosen = [i for row in rows for i in row]
-    place_rows(out, [[trajectories[i].tokens for i in row] for row in rows])
+    starts = [trajectories[i].segment_starts for i in chosen]
+    place_rows(out, [[trajectories[i].tokens for i in row] for row in rows], starts)
     for line, i in enumerate(chosen):
         trajectory, size = trajectories[i], len(trajectories[i].tokens)
         out.mask[line, :size] = trajectory.mask
@@ -90,21 +92,29 @@ def _part(
     return Part(out, tuple(chosen))
 
 
-def place_rows(out: Batch[np.ndarray], rows: Sequence[Sequence[Sequence[int]]]) -> None:
-    """Write streams of tokens into the rows that they share, and where they stand into `places`, line after line."""
-    for line, (row, segment, start, stream) in enumerate(_placed(rows)):
+def place_rows(
+    out: Batch[np.ndarray], rows: Sequence[Sequence[Sequence[int]]], starts: Sequence[Sequence[int]] = ()
+) -> None:
+    """Write streams of tokens into the rows that they share, and where they stand into `places`, line after line.
+
+    `starts`: for each line where its segments start, 0 first. Left out: every line is one segment.
+    """
+    for line, (row, start, stream) in enumerate(_placed(rows)):
         size, span = len(stream), np.s_[row, start : start + len(stream)]
-        out.tokens[span], out.segments[span] = stream, segment
-        out.positions[span] = np.arange(size)
+        own = np.asarray(starts[line] if starts else (0,))
+        number = np.searchsorted(own, np.arange(size), side="right")
+        out.tokens[span] = stream
+        out.segments[span] = (out.segments[row, start - 1] if start else 0) + number
+        out.positions[span] = np.arange(size) - own[number - 1]
         out.places[line, :size] = row * out.tokens.shape[1] + start + np.arange(size)
 
 
-def _placed(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[tuple[int, int, int, Sequence[int]]]:
-    """(row, segment, first token's place, stream) of every stream."""
+def _placed(rows: Sequence[Sequence[Sequence[int]]]) -> Iterator[tuple[int, int, Sequence[int]]]:
+    """(row, first token's place, stream) of every stream."""
     for row, streams in enumerate(rows):
         start = 0
-        for segment, stream in enumerate(streams, 1):
-            yield row, segment, start, stream
+        for stream in streams:
+            yield row, start, stream
             start += len(stream)
 
 
@@ -131,8 +141,10 @@ def _check(trajectory: Trajectory, layout: Layout) -> None:
             f"trajectory {trajectory.id} has {len(trajectory.tokens)} tokens, but rollout.max_length is "
             f"{layout.length}: workers and learner were started with different settings"
         )
-    if trajectory.segment_starts != (0,):
+    starts = trajectory.segment_starts
+    rising = starts[:1] == (0,) and all(a < b for a, b in pairwise((*starts, len(trajectory.tokens))))
+    if not rising or any(trajectory.mask[start] for start in starts):
         raise RunStopped(
-            f"trajectory {trajectory.id} has {len(trajectory.segment_starts)} segments (a rewritten history), "
-            f"but one is trained per trajectory: choose a chat format that only extends the stream"
+            f"trajectory {trajectory.id} has segments that start at {list(starts)} in {len(trajectory.tokens)} tokens: "
+            f"they must begin at 0, rise, and start with a token that was not sampled"
         )

@@ -342,10 +342,17 @@ DEFENCES = (
     ),
     Defence(
         33,
-        "tests/trainer/test_batch.py::test_a_rewritten_history_is_refused",
+        "tests/rollout/test_programs.py::test_a_program_s_episode_is_that_of_an_agent_of_ours",
+        "rollout/segments.py",
+        "found = self._find(chat.digest, asked, keys)",
+        "found = self._find('', asked, keys)",
+    ),
+    Defence(
+        33,
+        "tests/trainer/test_batch.py::test_segments_of_a_trajectory_stand_behind_each_other_and_apart",
         "trainer/batch.py",
-        "if trajectory.segment_starts != (0,):",
-        "if False:",
+        "np.arange(size) - own[number - 1]",
+        "np.arange(size)",
     ),
     Defence(
         38,

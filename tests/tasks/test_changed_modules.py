@@ -52,6 +52,8 @@ def files(tmp_path: Path) -> Callable[..., str]:
         "import pack.inner",
         "from pack import inner",
         "from pack.inner import thing",
+        "command = ('python', 'helper.py')",
+        "command = ('python', 'pack/inner.py')",
     ],
 )
 def test_what_a_module_imports_from_its_folder_counts(files: Callable[..., str], line: str) -> None:

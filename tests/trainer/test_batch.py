@@ -10,6 +10,7 @@ from trainer.packing import ROW_TRAJECTORIES, micro_batches, packed, padded
 
 SHORT = trajectory(0, 1, tokens=(5, 6, 7), mask=(False, True, True), logprobs=(0.0, -1.0, -2.0))
 LONG = trajectory(0, 0)
+APART = {"logprobs": (0.0, -1.0, -1.0, 0.0, -1.0), "segment_starts": (0, 3)}
 
 
 def test_trajectories_stand_in_the_order_given_and_the_rest_is_padding():
@@ -67,6 +68,19 @@ def test_a_trajectory_that_is_too_long_is_named():
             lay_out([trajectory(3, 1)], [1.0], layout)
 
 
-def test_a_rewritten_history_is_refused():
-    with pytest.raises(RunStopped, match="trajectory 3-1-0 has 2 segments"):
-        lay_out([trajectory(3, 1, segment_starts=(0, 2))], [1.0], padded(2, 8))
+def test_segments_of_a_trajectory_stand_behind_each_other_and_apart():
+    branched = trajectory(0, 1, tokens=(1, 2, 3, 1, 4), mask=(False, True, True, False, True), **APART)
+    (part,) = lay_out([LONG, branched], [0.5, 1.0], packed(1, 12, 6, 2))
+    found = part.batch
+    assert part.chosen == (1, 0)
+    assert found.tokens.tolist() == [[1, 2, 3, 1, 4, 1, 2, 3, 4, 0, 0, 0]]
+    assert found.segments.tolist() == [[1, 1, 1, 2, 2, 3, 3, 3, 3, 0, 0, 0]]
+    assert found.positions.tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3, 0, 0, 0]]
+    assert found.places[0].tolist() == [0, 1, 2, 3, 4, 12]
+    assert found.mask.tolist() == [[0, 1, 1, 0, 1, 0], [0, 0, 1, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("starts", [(), (1,), (0, 2), (0, 0), (0, 1, 1), (0, 4)])
+def test_segments_that_start_where_none_can_are_refused(starts):
+    with pytest.raises(RunStopped, match="trajectory 3-1-0 has segments that start at"):
+        lay_out([trajectory(3, 1, segment_starts=starts)], [1.0], padded(2, 8))

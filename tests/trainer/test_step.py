@@ -21,7 +21,7 @@ from schemas.optimizer import Optimizer
 from trainer.batch import lay_out
 from trainer.optimizer import make_optimizer
 from trainer.packing import packed, padded
-from trainer.step import Passes, init_state, make_rl_step, make_sft_step
+from trainer.step import Passes, init_state, line_logprobs, make_rl_step, make_sft_step
 
 ROWS, LENGTH = 4, 12
 SMALL = dataclasses.replace(TINY, num_hidden_layers=1)
@@ -66,6 +66,20 @@ def state():
 
 def start():
     return jax.tree.map(jnp.array, lively(init_params(SMALL, 0)))
+
+
+def test_a_segment_is_scored_as_if_it_stood_alone():
+    (one, _), (other, _) = row(0), row(1)
+    size = len(one.tokens)
+    names = ("tokens", "mask", "logprobs")
+    joined = dataclasses.replace(one, **{name: getattr(one, name) + getattr(other, name) for name in names})
+    joined = dataclasses.replace(joined, segment_starts=(0, size))
+    (part,) = lay_out([joined], [1.0], padded(1, 16))
+    (apart,) = lay_out([one, other], [1.0, 1.0], padded(2, 16))
+    found, alone = (np.asarray(line_logprobs(SMALL, start(), p.batch)[0]) for p in (part, apart))
+    mask = part.batch.mask[0] > 0
+    expected = np.concatenate([alone[0, :size], alone[1, : len(other.tokens)]])
+    np.testing.assert_allclose(found[0][mask], expected[mask[: len(expected)]], atol=1e-6)
 
 
 @functools.cache
