@@ -19,6 +19,8 @@ class Numerics(Section):
     device_count: int
     cores: int
     """Usable processor cores (affinity), since they change the order of sums on CPU."""
+    mesh: tuple[int, int, int] = (1, 1, 1)
+    """Sizes of data, fsdp and tensor (`rl.mesh`)."""
 
 
 class WeightsRef(Section):

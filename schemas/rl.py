@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from schemas.algorithms import Loss
 from schemas.base import Count, Positive, PositiveFloat, Section
+from schemas.mesh import Mesh
 from schemas.optimizer import Optimizer
 
 
@@ -57,6 +58,7 @@ class RL(Section):
     """The run stops with the cause after so many steps in a row without anything to train."""
     cores: tuple[int, ...] = ()
     """Processor cores of the learner; recorded, since they decide the bytes. Empty: not bound."""
+    mesh: Mesh = Mesh()
 
     @model_validator(mode="after")
     def _consistent(self) -> "RL":

@@ -11,7 +11,8 @@ _ROLLOUT_FREE = frozenset(
 )
 _ROLLOUT_FREE |= {"quarantine_after", "vllm", "infrastructure", "deployment", "join_seconds", "driver_seconds"}
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
-_RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "idle_seconds", "group_seconds", "window_seconds"})
+_RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "mesh"})
+_RL_FREE |= {"idle_seconds", "group_seconds", "window_seconds"}
 
 
 def rl_part(config: Run) -> dict[str, Any]:

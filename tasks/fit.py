@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from models.chat import ChatFormat, chat_format
+from models.config import DecoderConfig
 from models.tokenizer import ByteTokenizer, Tokenizer, tokenizer_from_files
 from rollout.cast import Cast
-from schemas.config import Run
+from schemas.config import Architecture, Run
 from schemas.data import Task
 from schemas.errors import RequestError
 from storage.rows import read_tasks
 from tasks.initial import initial_files, read_config_json
 from tasks.request import Request, task_files
+from trainer.mesh_fit import check_mesh
 
 
 def check_fit(request: Request, cast: Cast) -> None:
@@ -19,12 +21,21 @@ def check_fit(request: Request, cast: Cast) -> None:
     shape, own = read_config_json(request), request.config.model.architecture
     limit = own.max_position_embeddings if shape is None and own else (shape or {})["max_position_embeddings"]
     check_lengths(request.config, limit)
-    check_adapters(request.config, shape)
+    if request.config.lora is not None or request.config.rl.mesh.devices > 1:
+        check_shape(request.config, _decoder(shape, own))
     chat = chat_format(read_tokenizer(request), cast.tool_specs)
     for setting, where in task_files(request.config).items():
         file = request.data[setting]
         tasks = read_tasks(file.data, file.suffix, file.where)
         check_prompts(f"{setting} ({where})", tasks, cast, chat, request.config.rollout.max_length)
+
+
+def _decoder(described: dict[str, Any] | None, own: Architecture | None) -> DecoderConfig:
+    """The model's shape: that of a config.json, or the configuration's own."""
+    if described is not None or own is None:
+        return DecoderConfig.from_hf(described or {})
+    tokenizer = ByteTokenizer()
+    return DecoderConfig.from_architecture(own, tokenizer.vocab_size, tokenizer.special("<|end|>"))
 
 
 def read_tokenizer(request: Request) -> Tokenizer:
@@ -48,19 +59,14 @@ def check_lengths(config: Run, context: int) -> None:
             )
 
 
-def check_adapters(config: Run, described: dict[str, Any] | None) -> None:
-    """RequestError where `lora` does not fit the model: that of a config.json, or the configuration's own."""
+def check_shape(config: Run, decoder: DecoderConfig) -> None:
+    """RequestError where adapters or a mesh do not fit the model."""
+    check_mesh(config, decoder)
     if config.lora is None:
         return
-    from models.config import DecoderConfig
     from models.pure import shapes
     from trainer.lora import adapted
 
-    own, tokenizer = config.model.architecture, ByteTokenizer()
-    if described is None and own is not None:
-        decoder = DecoderConfig.from_architecture(own, tokenizer.vocab_size, tokenizer.special("<|end|>"))
-    else:
-        decoder = DecoderConfig.from_hf(described or {})
     adapted(shapes(decoder), config.lora)
 
 

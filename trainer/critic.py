@@ -14,6 +14,7 @@ import optax
 
 from models.config import DecoderConfig
 from models.pure import Params, module
+from models.sharding import ALONE, Placement
 from schemas.algorithms import Loss
 from schemas.errors import RunStopped
 from trainer.batch import Batch, unpacked
@@ -32,15 +33,16 @@ class Lesson(NamedTuple):
     """[N, L]."""
 
 
-def value_params(config: DecoderConfig, params: Params) -> Params:
+def value_params(config: DecoderConfig, params: Params, placement: Placement = ALONE) -> Params:
     """The critic at the start, from the policy's parameters."""
     head = {"weight": jnp.zeros((config.hidden_size,), jnp.float32), "bias": jnp.zeros((), jnp.float32)}
-    return {"trunk": jax.tree.map(jnp.array, params), "value_head": head}
+    return {"trunk": placement.fresh(params), "value_head": head}
 
 
 def token_values(config: DecoderConfig, params: Params, batch: Batch[jax.Array], passes: Passes) -> jax.Array:
     """[N, L] value of the state in which each token was sampled: that after the token before it."""
-    decoder = module(config, jax.tree.map(lambda x: x.astype(passes.dtype), params["trunk"]))
+    used = passes.placement.gathered(jax.tree.map(lambda x: x.astype(passes.dtype), params["trunk"]))
+    decoder = module(config, used)
     hidden = decoder.hidden(batch.tokens, batch.positions, batch.segments, remat=passes.remat)
     head = params["value_head"]
     said = jnp.sum(hidden.astype(jnp.float32) * head["weight"], axis=-1) + head["bias"]
@@ -68,7 +70,7 @@ def make_value_step(config: DecoderConfig, loss: Loss, optimizer: optax.Gradient
         values = value_loss(now, lesson.values, lesson.returns, loss.value_clip)
         return jnp.sum(values * mask), (jnp.sum(mask), {})
 
-    return compiled(part_loss, optimizer, lambda _: {})
+    return compiled(part_loss, optimizer, lambda _: {}, placement=passes.placement)
 
 
 class Critic:
@@ -78,7 +80,8 @@ class Critic:
         self, config: DecoderConfig, loss: Loss, optimizer: optax.GradientTransformation, params: Params, passes: Passes
     ) -> None:
         self._loss = loss
-        self.state: TrainState = init_state(value_params(config, params), optimizer)
+        self._placement = passes.placement
+        self.state: TrainState = init_state(value_params(config, params, self._placement), optimizer, self._placement)
         self._step = make_value_step(config, loss, optimizer, passes)
         self._values = jax.jit(lambda p, batch: token_values(config, p, batch, passes))
 
@@ -89,7 +92,9 @@ class Critic:
         returns' variance the values explain. The batches are those of each update, in micro-batches."""
         flat = [batch for parts in dealt for batch in parts]
         masks = [batch.mask.astype(np.float64) for batch in flat]
-        values = [np.asarray(self._values(self.state.params, batch), np.float64) for batch in flat]
+        values = [
+            np.asarray(self._values(self.state.params, self._placement.dealt(batch)), np.float64) for batch in flat
+        ]
         settings = self._loss.gamma, self._loss.gae_lambda
         found = [
             gae(v, m, b.advantages.astype(np.float64), *settings) for v, m, b in zip(values, masks, flat, strict=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from models.config import DecoderConfig
 from models.logprobs import token_logprobs
 from models.pure import Params
+from models.sharding import placement
 from models.weights import params_digest
 from schemas.config import Run
 from schemas.errors import RunStopped
@@ -54,9 +55,10 @@ class JaxUpdater:
         optimizer = make_optimizer(rl.optimizer, rl.steps * rl.updates)
         self._epochs, self._mini_batches = rl.epochs, rl.mini_batches
         self._recomputed = rl.updates > 1 and rl.loss.correction != "none"
-        trained, self._frozen = freeze(config.lora, params, seed)
-        self._state = init_state(trained, optimizer)
-        passes = Passes(rl.remat, rl.compute_dtype)
+        self._mesh, self._placement = rl.mesh, placement(rl.mesh)
+        trained, self._frozen = freeze(config.lora, params, seed, self._placement)
+        self._state = init_state(trained, optimizer, self._placement)
+        passes = Passes(rl.remat, rl.compute_dtype, self._placement)
         self._step = make_rl_step(
             decoder, rl.loss, optimizer, folder, passes, recomputed=self._recomputed, frozen=self._frozen
         )
@@ -65,10 +67,10 @@ class JaxUpdater:
             own = make_optimizer(rl.critic_optimizer or rl.optimizer, rl.steps * rl.updates)
             self._critic = Critic(decoder, rl.loss, own, params, passes)
         self._kl = rl.loss.kl
-        self._reference = (self._frozen.params or jax.tree.map(jnp.array, params)) if rl.loss.kl != "none" else None
+        self._reference = (self._frozen.params or self._placement.fresh(params)) if rl.loss.kl != "none" else None
         self._rounded = rl.publish_dtype == "bfloat16"
         self._probe = _probe_tokens(decoder.vocab_size, config.rollout.max_length)
-        self._logprobs = jax.jit(lambda p, batch: line_logprobs(decoder, p, batch, passes)[0])
+        self._line_logprobs = jax.jit(lambda p, batch: line_logprobs(decoder, p, batch, passes)[0])
         self._score = jax.jit(lambda p, t: token_logprobs(decoder, p, t, positions(t), jnp.ones(t.shape, bool))[0])
 
     def update(self, rows: tuple[Row, ...], advantages: tuple[float, ...]) -> dict[str, float]:
@@ -87,7 +89,7 @@ class JaxUpdater:
             parts = [p._replace(reference=self._reference_logprobs(p)) for p in parts]
         if self._recomputed:
             policy = self.params
-            parts = [p._replace(proximal=np.asarray(self._logprobs(policy, p))) for p in parts]
+            parts = [p._replace(proximal=self._logprobs(policy, p)) for p in parts]
         return parts
 
     def _one(self, parts: list[Batch[np.ndarray]]) -> dict[str, float]:
@@ -113,7 +115,10 @@ class JaxUpdater:
 
     def _reference_logprobs(self, batch: Batch[np.ndarray]) -> np.ndarray:
         """[N, L] log-probs under version 0."""
-        return np.asarray(self._logprobs(self._reference, batch))
+        return self._logprobs(self._reference, batch)
+
+    def _logprobs(self, params: Any, batch: Batch[np.ndarray]) -> np.ndarray:
+        return np.asarray(self._line_logprobs(params, self._placement.dealt(batch)))
 
     def probe(self) -> Probe:
         params = _published(self.params) if self._rounded else self.params
@@ -160,7 +165,7 @@ class JaxUpdater:
         return self._state._replace(optimizer=(self._state.optimizer, self._critic.state))
 
     def numerics(self) -> Numerics:
-        return numerics()
+        return numerics(self._mesh)
 
 
 @jax.jit

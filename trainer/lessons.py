@@ -9,6 +9,7 @@ import optax
 
 from models.config import DecoderConfig
 from models.pure import Params
+from models.sharding import ALONE, Placement
 from schemas.errors import RequestError
 from schemas.warm_ups import DPO, ORPO, SFT
 from storage.pulse import Repeated, turn
@@ -35,9 +36,10 @@ def supervised(
     examples: Sequence[Example],
     stage: SFT,
     frozen: Frozen = WHOLE,
+    placement: Placement = ALONE,
 ) -> Lesson:
     """Imitation of demonstrations."""
-    step, layout = make_sft_step(decoder, optimizer, frozen), sft_layout(stage)
+    step, layout = make_sft_step(decoder, optimizer, frozen, placement), sft_layout(stage)
     return Lesson(step, lambda chosen: collate([examples[i] for i in chosen], layout))
 
 
@@ -48,9 +50,10 @@ def preferring(
     stage: DPO | ORPO,
     reference: np.ndarray,
     frozen: Frozen = WHOLE,
+    placement: Placement = ALONE,
 ) -> Lesson:
     """DPO or ORPO on pairs. `reference`: [len(pairs), 2] what the reference policy gives them."""
-    step = make_preference_step(decoder, stage, optimizer, frozen)
+    step = make_preference_step(decoder, stage, optimizer, frozen, placement)
 
     def part(chosen: np.ndarray) -> Pairs[np.ndarray]:
         return collate_pairs([pairs[i] for i in chosen], stage.max_length, reference[chosen])
@@ -65,6 +68,7 @@ def score_reference(
     stage: DPO | ORPO,
     plan: np.ndarray,
     limit: float,
+    placement: Placement = ALONE,
 ) -> np.ndarray | None:
     """[len(pairs), 2] summed log-probs under the reference policy of those pairs that are in the plan, else 0.
 
@@ -79,7 +83,7 @@ def score_reference(
         return values
     if reference is None:
         raise RequestError(f"warm-up `{stage.name}`: reference policy missing: dpo can't start from scratch")
-    score, scoring = reference_logprobs(decoder, reference), Repeated("scoring the reference policy", limit)
+    score, scoring = reference_logprobs(decoder, reference, placement), Repeated("scoring the reference policy", limit)
     for part in _parts(np.unique(plan), stage.at_once):
         if turn():
             return None

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from models.layers import PRECISION
 from models.pure import Params, flatten, nest
+from models.sharding import ALONE, Placement
 from schemas.errors import RequestError
 from schemas.lora import LoRA
 from trainer.step import WHOLE, Frozen
@@ -82,10 +83,10 @@ def merged(adapters: Params, base: Params, scale: float) -> Params:
     return nest(flat)
 
 
-def freeze(lora: LoRA | None, params: Params, seed: int) -> tuple[Params, Frozen]:
+def freeze(lora: LoRA | None, params: Params, seed: int, placement: Placement = ALONE) -> tuple[Params, Frozen]:
     """What a stage that starts from `params` trains, and what stays; without `lora` all of it is trained."""
     if lora is None:
-        return jax.tree.map(jnp.array, params), WHOLE
-    base: Any = jax.tree.map(jnp.asarray, params)
+        return placement.fresh(params), WHOLE
+    base: Any = placement.placed(jax.tree.map(jnp.asarray, params))
     shapes = {name: tuple(value.shape) for name, value in flatten(base).items()}
     return init_adapters(shapes, lora, seed), Frozen(base, jax.jit(partial(merged, scale=lora.scale)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from schemas.errors import RequestError
 from schemas.manifest import Numerics
+from schemas.mesh import Mesh
 
 
 def bind_cores(cores: Sequence[int]) -> None:
@@ -23,8 +24,8 @@ def bind_cores(cores: Sequence[int]) -> None:
         raise RequestError(f"rl.cores = {list(cores)} can't all be used here: usable are {sorted(before)}")
 
 
-def numerics() -> Numerics:
-    """The environment as it is now. Another number of usable cores gives other bytes on CPU."""
+def numerics(mesh: Mesh) -> Numerics:
+    """The environment as it is now. Another mesh, or another number of usable cores on CPU, gives other bytes."""
     import jax
     import jaxlib
 
@@ -37,4 +38,5 @@ def numerics() -> Numerics:
         device_kind=devices[0].device_kind,
         device_count=len(devices),
         cores=usable,
+        mesh=(mesh.data, mesh.fsdp, mesh.tensor),
     )

@@ -11,6 +11,7 @@ import optax
 from models.config import DecoderConfig
 from models.logprobs import token_logprobs
 from models.pure import Params
+from models.sharding import ALONE, Placement
 from schemas.warm_ups import DPO, ORPO
 from trainer.preference import PreferenceLoss, Sides, dpo, orpo
 from trainer.preference_data import Pairs
@@ -18,18 +19,22 @@ from trainer.step import WHOLE, Frozen, Step, Sums, compiled, positions
 
 
 def make_preference_step(
-    config: DecoderConfig, stage: DPO | ORPO, optimizer: optax.GradientTransformation, frozen: Frozen = WHOLE
+    config: DecoderConfig,
+    stage: DPO | ORPO,
+    optimizer: optax.GradientTransformation,
+    frozen: Frozen = WHOLE,
+    placement: Placement = ALONE,
 ) -> Step:
     """A step of the stage's loss, averaged over the batch's pairs."""
 
     def part_loss(params: Params, pairs: Pairs[jax.Array]) -> tuple[jax.Array, Sums]:
-        summed = side_logprobs(config, params, pairs)
+        summed = side_logprobs(config, params, pairs, placement)
         shown = summed if stage.kind == "dpo" else summed / jnp.sum(pairs.mask, axis=-1)
         found = _loss(stage, shown, pairs.reference)
         count = jnp.asarray(found.loss.shape[0], jnp.float32)
         return jnp.sum(found.loss), (count, _sums(shown, found) | {"pairs": count})
 
-    return compiled(part_loss, optimizer, _means, frozen)
+    return compiled(part_loss, optimizer, _means, frozen, placement)
 
 
 def _loss(stage: DPO | ORPO, logprobs: jax.Array, reference: jax.Array) -> PreferenceLoss:
@@ -58,15 +63,20 @@ def _means(sums: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: total / sums["pairs"] for name, total in sums.items() if name != "pairs"}
 
 
-def side_logprobs(config: DecoderConfig, params: Params, pairs: Pairs[jax.Array]) -> jax.Array:
+def side_logprobs(
+    config: DecoderConfig, params: Params, pairs: Pairs[jax.Array], placement: Placement = ALONE
+) -> jax.Array:
     """[P, 2] log-probs of the assistant's tokens of either side, summed."""
     rows = (-1, pairs.tokens.shape[-1])
     tokens, valid = pairs.tokens.reshape(rows), pairs.valid.reshape(rows)
-    logprobs, _ = token_logprobs(config, params, tokens, positions(tokens), valid)
+    logprobs, _ = token_logprobs(config, placement.gathered(params), tokens, positions(tokens), valid)
     return jnp.sum(logprobs.reshape(pairs.mask.shape) * pairs.mask, axis=-1)
 
 
-def reference_logprobs(config: DecoderConfig, params: Params) -> Callable[[Pairs[np.ndarray]], np.ndarray]:
+def reference_logprobs(
+    config: DecoderConfig, params: Params, placement: Placement = ALONE
+) -> Callable[[Pairs[np.ndarray]], np.ndarray]:
     """`side_logprobs` of pairs under fixed parameters, compiled once for a shape."""
-    score = jax.jit(partial(side_logprobs, config))
-    return lambda pairs: np.asarray(score(params, pairs))
+    score = jax.jit(partial(side_logprobs, config, placement=placement))
+    held = placement.placed(params)
+    return lambda pairs: np.asarray(score(held, placement.dealt(pairs)))

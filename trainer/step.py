@@ -15,6 +15,7 @@ import optax
 from models.config import DecoderConfig
 from models.logprobs import token_logprobs
 from models.pure import Params
+from models.sharding import ALONE, Placement
 from schemas.algorithms import Loss
 from trainer.aggregation import AGGREGATIONS
 from trainer.batch import Batch, unpacked
@@ -38,6 +39,8 @@ class Passes(NamedTuple):
     """Layers are made again on the way back instead of being kept."""
     dtype: str = "float32"
     """Of the passes; parameters, their gradients' sums and the optimizer stay in float32, and so do logits."""
+    placement: Placement = ALONE
+    """The devices that they are spread over."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,9 @@ Step = Callable[[TrainState, Sequence[Any]], tuple[TrainState, dict[str, jax.Arr
 Finish = Callable[[dict[str, jax.Array]], dict[str, jax.Array]]
 
 
-def init_state(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+def init_state(params: Params, optimizer: optax.GradientTransformation, placement: Placement = ALONE) -> TrainState:
     """The state before the first step."""
-    return TrainState(params, optimizer.init(params))
+    return placement.placed(TrainState(params, optimizer.init(params)))
 
 
 def make_rl_step(
@@ -103,7 +106,7 @@ def make_rl_step(
         total, count = aggregate(values, batch.mask, batch.weights)
         return total, (count, sums)
 
-    return compiled(part_loss, optimizer, means, frozen)
+    return compiled(part_loss, optimizer, means, frozen, passes.placement)
 
 
 def _corrected(loss: Loss, proximal: jax.Array, batch: Batch[jax.Array]) -> tuple[jax.Array, jax.Array | None]:
@@ -117,16 +120,21 @@ def _corrected(loss: Loss, proximal: jax.Array, batch: Batch[jax.Array]) -> tupl
     return proximal, CORRECTIONS[loss.correction](proximal, batch.behaviour, batch.mask, loss)
 
 
-def make_sft_step(config: DecoderConfig, optimizer: optax.GradientTransformation, frozen: Frozen = WHOLE) -> Step:
+def make_sft_step(
+    config: DecoderConfig,
+    optimizer: optax.GradientTransformation,
+    frozen: Frozen = WHOLE,
+    placement: Placement = ALONE,
+) -> Step:
     """A step of the negative log-likelihood, averaged over the batch's masked tokens."""
 
     def part_loss(params: Params, batch: Batch[jax.Array]) -> tuple[jax.Array, Sums]:
-        logprobs, entropy = line_logprobs(config, params, batch)
+        logprobs, entropy = line_logprobs(config, params, batch, Passes(placement=placement))
         sums = {"tokens": jnp.sum(batch.mask), "entropy": jnp.sum(entropy * batch.mask)}
         return -jnp.sum(logprobs * batch.mask), (sums["tokens"], sums)
 
-    finish = lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)}  # noqa: E731
-    return compiled(part_loss, optimizer, finish, frozen)
+    finish: Finish = lambda s: {"entropy": s["entropy"] / jnp.maximum(s["tokens"], 1.0)}  # noqa: E731
+    return compiled(part_loss, optimizer, finish, frozen, placement)
 
 
 def positions(tokens: jax.Array) -> jax.Array:
@@ -138,7 +146,7 @@ def line_logprobs(
     config: DecoderConfig, params: Params, batch: Batch[jax.Array], passes: Passes = PLAIN
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probs and entropies [N, L] of the micro-batch's tokens, a trajectory a line; 0 where there is no token."""
-    used = jax.tree.map(lambda x: x.astype(passes.dtype), params)
+    used = passes.placement.gathered(jax.tree.map(lambda x: x.astype(passes.dtype), params))
     found = token_logprobs(config, used, batch.tokens, batch.positions, batch.segments, remat=passes.remat)
     return unpacked(found[0], batch.places), unpacked(found[1], batch.places)
 
@@ -153,7 +161,11 @@ class Totals(NamedTuple):
 
 
 def compiled(
-    part_loss: PartLoss, optimizer: optax.GradientTransformation, finish: Finish, frozen: Frozen = WHOLE
+    part_loss: PartLoss,
+    optimizer: optax.GradientTransformation,
+    finish: Finish,
+    frozen: Frozen = WHOLE,
+    placement: Placement = ALONE,
 ) -> Step:
     """The step of a loss. `finish`: sums of metrics → figures."""
 
@@ -170,11 +182,11 @@ def compiled(
     @jax.jit
     def nothing(params: Params, fixed: Any, part: Any) -> Totals:
         shapes = jax.eval_shape(part_totals, params, fixed, part)
-        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return placement.kept(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes))
 
     @partial(jax.jit, donate_argnums=0)
     def add(totals: Totals, params: Params, fixed: Any, part: Any) -> Totals:
-        return _added(totals, part_totals(params, fixed, part))
+        return placement.kept(_added(totals, part_totals(params, fixed, part)))
 
     @partial(jax.jit, donate_argnums=0)
     def update(state: TrainState, totals: Totals) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -183,12 +195,12 @@ def compiled(
         updates, new = optimizer.update(gradients, state.optimizer, state.params)
         params: Any = optax.apply_updates(state.params, updates)
         figures = {"loss": totals.loss / count, "grad_norm": optax.tree.norm(gradients)} | finish(totals.metrics)
-        return TrainState(params, new), figures
+        return placement.kept(TrainState(params, new)), figures
 
     def step(state: TrainState, parts: Sequence[Any]) -> tuple[TrainState, dict[str, jax.Array]]:
         totals = nothing(state.params, frozen.params, parts[0])
         for part in parts:
-            totals = add(totals, state.params, frozen.params, part)
+            totals = add(totals, state.params, frozen.params, placement.dealt(part))
         return update(state, totals)
 
     return step

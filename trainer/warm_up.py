@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from models.config import DecoderConfig
     from models.pure import Params
+    from models.sharding import Placement
     from models.tokenizer import Tokenizer
     from trainer.lessons import Lesson
     from trainer.step import Frozen
@@ -61,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
         weights=weights,
         metrics=metrics,
         code=code_version(),
-        numerics=numerics(),
+        numerics=numerics(config.rl.mesh),
         started=started,
         ended=time.time(),
     )
@@ -79,11 +80,13 @@ def train(
     limit = config.supervision.work_seconds
     with busy("loading weights", limit):
         from models.compiling import announce_compilations
+        from models.sharding import placement
         from models.stored import save_weights
         from trainer.lora import freeze
         from trainer.peft_files import save_adapter
 
         announce_compilations(limit)
+        spread = placement(config.rl.mesh)
         decoder, params, tokenizer = _start(store, spec, config)
     if stage.max_length > decoder.max_position_embeddings:
         raise RequestError(
@@ -91,9 +94,9 @@ def train(
             f"{decoder.max_position_embeddings} tokens (max_position_embeddings): lower max_length"
         )
     lora = config.lora if spec.initial is not None else None
-    trained, frozen = freeze(lora, params, spec.seed)
-    lesson = _lesson(store, spec, stage, decoder, params, tokenizer, frozen, limit)
-    fitted = _run(*lesson, trained, stage, limit) if lesson else None
+    trained, frozen = freeze(lora, params, spec.seed, spread)
+    lesson = _lesson(store, spec, stage, decoder, params, tokenizer, frozen, spread, limit)
+    fitted = _run(*lesson, trained, spread, stage, limit) if lesson else None
     if fitted is None:
         return None
     trained, figures = fitted
@@ -113,6 +116,7 @@ def _lesson(
     params: "Params",
     tokenizer: "Tokenizer",
     frozen: "Frozen",
+    spread: "Placement",
     limit: float,
 ) -> "tuple[Lesson, optax.GradientTransformation, np.ndarray] | None":
     """What the stage trains by, its optimizer and the order of its examples; None if a stop was asked for."""
@@ -125,13 +129,13 @@ def _lesson(
         examples = _examples(store, spec, stage, tokenizer)
     plan = order(len(examples), stage.batch_size, stage.steps, spec.seed, stage.shuffle)
     if isinstance(stage, SFT):
-        lesson = supervised(decoder, optimizer, examples, stage, frozen)
+        lesson = supervised(decoder, optimizer, examples, stage, frozen, spread)
     else:
         start = params if spec.initial is not None else None
-        reference = score_reference(decoder, start, examples, stage, plan, limit)
+        reference = score_reference(decoder, start, examples, stage, plan, limit, spread)
         if reference is None:
             return None
-        lesson = preferring(decoder, optimizer, examples, stage, reference, frozen)
+        lesson = preferring(decoder, optimizer, examples, stage, reference, frozen, spread)
     return lesson, optimizer, plan
 
 
@@ -155,6 +159,7 @@ def _run(
     optimizer: "optax.GradientTransformation",
     plan: "np.ndarray",
     params: "Params",
+    spread: "Placement",
     stage: WarmUp,
     limit: float,
 ) -> "tuple[Params, dict[str, float]] | None":
@@ -162,12 +167,9 @@ def _run(
 
     None if a stop was asked for.
     """
-    import jax
-    import jax.numpy as jnp
-
     from trainer.step import init_state
 
-    state = init_state(jax.tree.map(jnp.array, params), optimizer)
+    state = init_state(params, optimizer, spread)
     figures: dict[str, float] = {}
     progress, stepping = _Progress(stage), Repeated("a step", limit)
     for number, chosen in enumerate(plan, 1):

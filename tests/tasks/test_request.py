@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import RequestError
+from tasks.environment import check_environment
 from tasks.initial import check_initial
 from tasks.request import check_run_name, load, root_url
 
@@ -46,6 +47,12 @@ def test_wrong_settings(project: Path, root: str, override: str, sentence: str) 
     with pytest.raises(RequestError, match=sentence) as error:
         request(project, root, override)
     assert "\n" not in str(error.value)
+
+
+def test_a_mesh_that_does_not_divide_is_refused_before_any_work(project: Path, root: str) -> None:
+    with pytest.raises(RequestError, match=r"^rl\.mesh: tensor = 7 does not divide the model's number of attention"):
+        check_environment(load(str(project / "small.toml"), ("rl.mesh.tensor=7",), root=root))
+    assert not [p for p in Path(root).rglob("*") if p.is_file()]
 
 
 def test_a_demonstration_without_messages_is_named_by_its_line(project: Path, root: str) -> None:

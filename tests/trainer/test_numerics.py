@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from schemas.errors import RequestError
+from schemas.mesh import Mesh
 from trainer.numerics import bind_cores, numerics
 
 
@@ -36,7 +37,8 @@ def test_a_missing_core_beside_a_real_one_is_refused():
 
 def test_the_environment_is_recorded(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
-    found = numerics()
+    found = numerics(Mesh(fsdp=2))
     assert (found.jax, found.device_count) == (jax.__version__, jax.device_count())
     assert found.xla_flags == "--xla_cpu_multi_thread_eigen=false"
+    assert found.mesh == (1, 2, 1)
     assert found.cores == len(os.sched_getaffinity(0))
