@@ -150,12 +150,19 @@ class JaxUpdater:
         return prefix, files, self.optimizer_digest()
 
     def load(self, manifest: CheckpointManifest) -> None:
-        found = snapshot.load(self._store, manifest, self._whole, self._digests)
+        found = snapshot.load(self._store, manifest, self._whole, lambda state: self._named(state, manifest))
         if self._critic is None:
             self._state = found
         else:
             optimizer, self._critic.state = found.optimizer
             self._state = found._replace(optimizer=optimizer)
+
+    def _named(self, state: TrainState, manifest: CheckpointManifest) -> bool:
+        """Whether the manifest names this state. Weights that adapters are merged into are made anew, which another
+        mesh or machine rounds otherwise; the adapters themselves must be those of the manifest everywhere."""
+        params, optimizer = self._digests(state)
+        elsewhere = self._frozen.params is not None and manifest.numerics != self.numerics()
+        return optimizer == manifest.optimizer_sha256 and (elsewhere or params == manifest.params_sha256)
 
     @property
     def _whole(self) -> TrainState:

@@ -16,8 +16,6 @@ from schemas.manifest import CheckpointManifest
 from storage.objects import ObjectMissing, ObjectStore
 from trainer.step import TrainState
 
-Digests = Callable[[TrainState], tuple[str, str]]
-"""State → digests of the policy's parameters and of the optimizer, as a manifest has them."""
 _REMEDY = "restore it, or delete its manifest to use an older checkpoint"
 
 
@@ -38,8 +36,11 @@ def _stored(store: ObjectStore, key: str, path: Path) -> str:
     return sha256(data)
 
 
-def load(store: ObjectStore, manifest: CheckpointManifest, template: TrainState, digests: Digests) -> TrainState:
-    """The state of a checkpoint, bit by bit. `template` gives structure and shapes. RunStopped if it is damaged."""
+def load(
+    store: ObjectStore, manifest: CheckpointManifest, template: TrainState, named: Callable[[TrainState], bool]
+) -> TrainState:
+    """The state of a checkpoint, bit by bit. `template` gives structure and shapes, `named` says whether a state is
+    the one that the manifest names. RunStopped if it is damaged."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
         folder = Path(scratch) / "state"
         for name, digest in manifest.files.items():
@@ -54,7 +55,7 @@ def load(store: ObjectStore, manifest: CheckpointManifest, template: TrainState,
         jax.tree.map(jax.numpy.asarray, tree["params"]),
         jax.tree.unflatten(jax.tree.structure(template.optimizer), [leaves[k] for k in sorted(leaves)]),
     )
-    if digests(state) != (manifest.params_sha256, manifest.optimizer_sha256):
+    if not named(state):
         raise RunStopped(
             f"the state in checkpoint {manifest.prefix} is not the one that its manifest names: restore it"
         )

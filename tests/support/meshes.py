@@ -1,6 +1,6 @@
 """One process with fake devices that makes the same updates on several meshes, and prints what came out as JSON.
 
-python -m support.meshes '[[1, 1, 1], [2, 2, 2]]' '{"loss": {"algorithm": "ppo"}}', with XLA_FLAGS set by `learned`.
+python -m support.meshes '[[1, 1, 1], [2, 2, 2]]' '{"loss": {"algorithm": "ppo"}}' null, with XLA_FLAGS set by `told`.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ import numpy as np
 from models.pure import init_params
 from models.sharding import placement
 from schemas.errors import RequestError
+from schemas.lora import LoRA
 from schemas.manifest import CheckpointManifest, WeightsRef
 from schemas.mesh import Mesh
 from storage.memory import MemoryStore
@@ -30,24 +31,37 @@ REF = WeightsRef(prefix="p", sha256="0" * 64)
 ROWS = 8
 
 
-def learned(meshes: list[tuple[int, int, int]], **rl: Any) -> dict[str, Any]:
-    """What `main` prints of these meshes and settings of `rl`, from a process with fake devices."""
+MeshSizes = tuple[int, int, int]
+"""Of data, fsdp and tensor."""
+
+
+def learned(meshes: list[MeshSizes], lora: dict[str, Any] | None = None, **rl: Any) -> dict[str, Any]:
+    """What `main` prints of these meshes, adapters and settings of `rl`."""
+    return told("support.meshes", json.dumps(meshes), json.dumps(rl), json.dumps(lora))
+
+
+def told(module: str, *arguments: str) -> Any:
+    """The last line that a module of ours prints as JSON, from a process with fake devices."""
     environment = os.environ | {
         # Little optimized: most of the time goes into compiling.
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES} --xla_backend_optimization_level=0",
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
     }
-    command = [sys.executable, "-m", "support.meshes", json.dumps(meshes), json.dumps(rl)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], env=environment, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def updater(store: MemoryStore, mesh: tuple[int, int, int], rl: dict[str, Any]) -> JaxUpdater:
-    sizes = dict(zip(("data", "fsdp", "tensor"), mesh, strict=True))
+def sized(mesh: MeshSizes) -> Mesh:
+    return Mesh(**dict(zip(("data", "fsdp", "tensor"), mesh, strict=True)))
+
+
+def updater(store: MemoryStore, mesh: MeshSizes, rl: dict[str, Any], lora: LoRA | None) -> JaxUpdater:
     settings = {"group_size": 2, "groups_per_batch": ROWS // 2, "optimizer": {"learning_rate": 0.01, "eps": 1e-3}} | rl
-    run = config(rollout={"max_length": 16}, mesh=sizes, **settings)
+    run = config(rollout={"max_length": 16}, mesh=sized(mesh), **settings).model_copy(update={"lora": lora})
     return JaxUpdater(store, BASE, run, SHAPE, jax.tree.map(np.asarray, lively(init_params(SHAPE, 0))))
 
 
@@ -86,22 +100,29 @@ def held(made: JaxUpdater) -> dict[str, list[int]]:
     return {jax.tree_util.keystr(path): list(x.addressable_shards[0].data.shape) for path, x in flat}
 
 
-def main(meshes: list[tuple[int, int, int]], rl: dict[str, Any]) -> None:
+def gap(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    """The largest difference of two states, as a share of the other's size or of 0.1 where it is smaller."""
+    pairs = zip(one, other, strict=True)
+    return max(float(np.max(np.abs(a - b) / (np.abs(b) + 0.1))) for a, b in pairs)
+
+
+def main(meshes: list[MeshSizes], rl: dict[str, Any], lora: LoRA | None) -> None:
     """Two updates on each mesh against those on the first; each one's snapshot after the first, read on the next."""
     store, found, saved, first = MemoryStore(), [], None, None
     for mesh in meshes:
-        made = updater(store, mesh, rl)
+        made = updater(store, mesh, rl, lora)
         restored = None
         if saved is not None:
             made.load(saved[0])
-            restored = all(map(np.array_equal, state(made), saved[1])) and held(made) == held(updater(store, mesh, rl))
-            made = updater(store, mesh, rl)
+            restored = all(map(np.array_equal, state(made), saved[1])) and held(made) == held(
+                updater(store, mesh, rl, lora)
+            )
+            made = updater(store, mesh, rl, lora)
         figures = made.update(*batch(0))
         saved = manifest(made), state(made)
         figures |= {f"{k}_2": v for k, v in made.update(*batch(1)).items()}
         first = first or state(made)
-        gap = max(float(np.max(np.abs(a - b) / (np.abs(b) + 0.1))) for a, b in zip(state(made), first, strict=True))
-        found.append({"figures": figures, "gap": gap, "held": held(made), "restored": restored})
+        found.append({"figures": figures, "gap": gap(state(made), first), "held": held(made), "restored": restored})
     print(json.dumps({"meshes": found, "rows": rows_held(), "refused": refused()}))
 
 
@@ -120,4 +141,5 @@ def refused() -> str:
 
 
 if __name__ == "__main__":
-    main([tuple(m) for m in json.loads(sys.argv[1])], json.loads(sys.argv[2]))
+    adapters = json.loads(sys.argv[3])
+    main(json.loads(sys.argv[1]), json.loads(sys.argv[2]), LoRA(**adapters) if adapters else None)

@@ -216,6 +216,16 @@ def test_a_snapshot_of_adapters_on_another_base_is_refused(learned):
         other.load(learned.checkpoint)
 
 
+def test_weights_that_another_machine_merged_may_be_rounded_otherwise_but_not_the_adapters(learned):
+    other = learned.checkpoint.model_copy(update={"params_sha256": "0" * 64})
+    with pytest.raises(RunStopped, match="not the one that its manifest names"):
+        learned.made.load(other)
+    elsewhere = {"numerics": other.numerics.model_copy(update={"mesh": (1, 2, 1)})}
+    learned.made.load(other.model_copy(update=elsewhere))
+    with pytest.raises(RunStopped, match="not the one that its manifest names"):
+        learned.made.load(other.model_copy(update=elsewhere | {"optimizer_sha256": "0" * 64}))
+
+
 def test_the_digest_tells_adapters_with_one_product_apart(learned):
     made = updater(learned.store)
     made.load(learned.checkpoint)

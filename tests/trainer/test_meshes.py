@@ -5,7 +5,7 @@ import json
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from support.configuration import small
-from support.meshes import learned
+from support.meshes import learned, told
 from support.parity import FOLDERS
 from support.tiny import TINY
 
@@ -17,23 +17,39 @@ from trainer.mesh_fit import check_mesh
 
 AXES = ("data", "fsdp", "tensor")
 CUBE = (2, 2, 2)
+ADAPTERS = {"rank": 2, "targets": ["*_proj"]}
 LAYER = ".params['model']['layers']['0']"
 
 
-def check(found, first):
-    """Every mesh made the updates of the first, within rounding, and goes on from its predecessor's snapshot."""
-    for number, mesh in enumerate(found):
-        assert mesh["gap"] < 1e-5
-        assert mesh["figures"].keys() == first["figures"].keys()
+def check(found, gap=1e-5, rel=1e-4):
+    """Every mesh made the updates of the first, within rounding: `gap` of the state, `rel` of figures."""
+    first = found[0]["figures"]
+    for mesh in found:
+        assert mesh["gap"] < gap
+        assert mesh["figures"].keys() == first.keys()
         for name, value in mesh["figures"].items():
-            assert value == pytest.approx(first["figures"][name], rel=1e-4, abs=1e-5), name
-        assert mesh["restored"] is (None if number == 0 else True)
+            assert value == pytest.approx(first[name], rel=rel, abs=rel / 10), name
 
 
-def test_eight_devices_learn_what_one_does_and_go_on_from_its_snapshot():
+def check_restored(found):
+    """Every mesh goes on from its predecessor's snapshot."""
+    assert [mesh["restored"] for mesh in found] == [None] + [True] * (len(found) - 1)
+
+
+def test_two_devices_learn_what_one_does_and_go_on_from_its_snapshot():
+    out = learned([(1, 1, 1), (1, 2, 1)])
+    check(out["meshes"])
+    check_restored(out["meshes"])
+    assert out["meshes"][1]["held"][f"{LAYER}['self_attn']['q_proj']['weight']"] == [24, 8]
+    assert "asks for 16 devices (data 16 x fsdp 1 x tensor 1), but the learner's machine has 8" in out["refused"]
+
+
+@pytest.mark.slow
+def test_eight_devices_hold_their_parts_of_matrices_moments_and_rows():
     out = learned([(1, 1, 1), CUBE])
     alone, cube = out["meshes"]
-    check(out["meshes"], alone)
+    check(out["meshes"])
+    check_restored(out["meshes"])
     whole, parts = alone["held"], cube["held"]
     assert whole[f"{LAYER}['self_attn']['q_proj']['weight']"] == [24, 16]
     assert parts[f"{LAYER}['self_attn']['q_proj']['weight']"] == [12, 8]
@@ -44,27 +60,71 @@ def test_eight_devices_learn_what_one_does_and_go_on_from_its_snapshot():
     moments = {k: v for k, v in parts.items() if "gate_proj" in k and k.startswith(".optimizer")}
     assert list(moments.values()) == [[12, 8]] * 2
     assert out["rows"] == [2, 4]
-    assert "asks for 16 devices (data 16 x fsdp 1 x tensor 1), but the learner's machine has 8" in out["refused"]
+
+
+ALL_MESHES = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 2, 2), (2, 1, 2), (4, 1, 2), CUBE]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rl",
+    ("rl", "lora"),
     [
-        {},
-        {"row_tokens": 16, "micro_batch": 4},
-        {"micro_batch": 4, "remat": True},
-        {"loss": {"algorithm": "ppo"}},
-        {"loss": {"kl": "k3", "kl_coefficient": 0.1, "correction": "decoupled"}, "epochs": 2, "max_staleness": 3},
+        ({}, None),
+        ({"row_tokens": 16, "micro_batch": 4}, None),
+        ({"micro_batch": 4, "remat": True}, None),
+        ({"loss": {"algorithm": "ppo"}}, None),
+        (
+            {
+                "loss": {"kl": "k3", "kl_coefficient": 0.1, "correction": "decoupled"},
+                "epochs": 2,
+                "max_staleness": 3,
+            },
+            None,
+        ),
+        ({"loss": {"kl": "k3", "kl_coefficient": 0.1}}, ADAPTERS),
     ],
+    ids=["plain", "packed", "remat", "critic", "k3", "lora"],
 )
-def test_every_mesh_learns_the_same(rl):
-    meshes = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (1, 2, 2), (2, 1, 2), (4, 1, 2), CUBE]
+def test_every_mesh_learns_the_same(rl, lora):
+    meshes = ALL_MESHES
     if rl.get("micro_batch"):
         meshes = [m for m in meshes if m[0] * m[1] <= 4]
-    found = learned(meshes, **rl)["meshes"]
+    found = learned(meshes, lora, **rl)["meshes"]
     assert len(found) == len(meshes)
-    check(found, found[0])
+    check(found)
+    check_restored(found)
+
+
+@pytest.mark.slow
+def test_adapters_are_cut_as_the_side_of_their_target():
+    found = learned([(1, 1, 1), CUBE], ADAPTERS)["meshes"]
+    check(found)
+    check_restored(found)
+    held = {name.split("']['", 2)[-1]: shape for name, shape in found[1]["held"].items() if ".params" in name[:8]}
+    assert held["0']['self_attn']['q_proj']['lora_A']['weight']"] == [2, 8]
+    assert held["0']['self_attn']['q_proj']['lora_B']['weight']"] == [12, 2]
+    assert held["0']['mlp']['down_proj']['lora_A']['weight']"] == [2, 12]
+    assert held["0']['mlp']['down_proj']['lora_B']['weight']"] == [8, 2]
+
+
+@pytest.mark.slow
+def test_passes_in_bfloat16_agree_as_far_as_they_are_rounded():
+    found = learned([(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), CUBE], compute_dtype="bfloat16")["meshes"]
+    check(found, gap=0.05, rel=0.02)  # on one device alone bfloat16 is 0.053 off float32
+    check_restored(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, ADAPTERS], ids=["whole", "lora"])
+@pytest.mark.parametrize(
+    "settings",
+    [{"kind": "sft"}, {"kind": "dpo"}, {"kind": "orpo"}],
+    ids=lambda settings: settings["kind"],
+)
+def test_every_mesh_warms_up_the_same(settings, lora):
+    found = told("support.mesh_warm_ups", *map(json.dumps, (ALL_MESHES, settings, lora)))
+    assert len(found) == len(ALL_MESHES)
+    check(found)
 
 
 def test_a_vocabulary_that_does_not_divide_stays_whole():
