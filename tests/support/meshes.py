@@ -15,7 +15,6 @@ import numpy as np
 
 from models.pure import init_params
 from models.sharding import placement
-from schemas.errors import RequestError
 from schemas.lora import LoRA
 from schemas.manifest import CheckpointManifest, WeightsRef
 from schemas.mesh import Mesh
@@ -123,21 +122,13 @@ def main(meshes: list[MeshSizes], rl: dict[str, Any], lora: LoRA | None) -> None
         figures |= {f"{k}_2": v for k, v in made.update(*batch(1)).items()}
         first = first or state(made)
         found.append({"figures": figures, "gap": gap(state(made), first), "held": held(made), "restored": restored})
-    print(json.dumps({"meshes": found, "rows": rows_held(), "refused": refused()}))
+    print(json.dumps({"meshes": found, "rows": rows_held()}))
 
 
 def rows_held() -> list[int]:
     """What one device holds of a micro-batch [8, 4] on a mesh of data 2, fsdp 2, tensor 2."""
     spread = placement(Mesh(data=2, fsdp=2, tensor=2))
     return list(jax.tree.leaves(spread.dealt([np.zeros((8, 4), np.int32)]))[0].addressable_shards[0].data.shape)
-
-
-def refused() -> str:
-    try:
-        placement(Mesh(data=16))
-    except RequestError as error:
-        return str(error)
-    return ""
 
 
 if __name__ == "__main__":

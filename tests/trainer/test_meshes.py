@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 from support.configuration import small
@@ -11,8 +12,9 @@ from support.tiny import TINY
 
 from models.config import DecoderConfig
 from models.pure import shapes
-from models.sharding import partition
+from models.sharding import partition, placement
 from schemas.errors import RequestError
+from schemas.mesh import Mesh
 from trainer.mesh_fit import check_mesh
 
 AXES = ("data", "fsdp", "tensor")
@@ -34,14 +36,6 @@ def check(found, gap=1e-5, rel=1e-4):
 def check_restored(found):
     """Every mesh goes on from its predecessor's snapshot."""
     assert [mesh["restored"] for mesh in found] == [None] + [True] * (len(found) - 1)
-
-
-def test_two_devices_learn_what_one_does_and_go_on_from_its_snapshot():
-    out = learned([(1, 1, 1), (1, 2, 1)])
-    check(out["meshes"])
-    check_restored(out["meshes"])
-    assert out["meshes"][1]["held"][f"{LAYER}['self_attn']['q_proj']['weight']"] == [24, 8]
-    assert "asks for 16 devices (data 16 x fsdp 1 x tensor 1), but the learner's machine has 8" in out["refused"]
 
 
 @pytest.mark.slow
@@ -156,6 +150,12 @@ def test_every_matrix_and_bias_of_every_family_is_in_the_table(folder):
 def test_a_mesh_that_does_not_divide_is_refused(mesh, sentence):
     with pytest.raises(RequestError, match=f"^rl.mesh: {sentence}: choose sizes that do$"):
         check_mesh(small(rl={"mesh": mesh}), TINY)
+
+
+def test_a_mesh_with_more_devices_than_there_are_is_refused():
+    wanted = 2 * len(jax.devices())
+    with pytest.raises(RequestError, match=rf"for {wanted} devices \(data {wanted} x fsdp 1 x tensor 1\), but the"):
+        placement(Mesh(data=wanted))
 
 
 def test_a_mesh_that_divides_is_taken():
