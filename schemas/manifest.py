@@ -21,6 +21,8 @@ class Numerics(Section):
     """Usable processor cores (affinity), since they change the order of sums on CPU."""
     mesh: tuple[int, int, int] = (1, 1, 1)
     """Sizes of data, fsdp and tensor (`rl.mesh`)."""
+    processes: int = 1
+    """Processes that share the devices."""
 
 
 class WeightsRef(Section):

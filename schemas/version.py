@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised when a stored format changes: a column, a status, a field of a document, a key."""
 
 ROOMS = ("schemas", "storage", "models", "rollout", "trainer", "tasks", "flows")

@@ -39,4 +39,5 @@ def numerics(mesh: Mesh) -> Numerics:
         device_count=len(devices),
         cores=usable,
         mesh=(mesh.data, mesh.fsdp, mesh.tensor),
+        processes=jax.process_count(),
     )
