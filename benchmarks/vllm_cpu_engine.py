@@ -15,6 +15,7 @@ def start(folder: str, most: int, context: int) -> Callable[..., None]:
         folder, dtype="float32", max_model_len=context, max_num_seqs=most, skip_tokenizer_init=True,
         enable_prefix_caching=False, generation_config="vllm", disable_log_stats=True, seed=0,
         gpu_memory_utilization=0.2, kv_cache_memory_bytes=1 << 30, enforce_eager=True,
+        enable_chunked_prefill=False,  # on a CPU it dies where a prompt with a seed is cut
     )  # fmt: skip
     engine = model.llm_engine
 

@@ -109,6 +109,7 @@ class VllmServer:
             options |= {"max-loras": 1, "max-cpu-loras": 1, "max-lora-rank": min(r for r in RANKS if r >= rank)}
         if self._on_cpu():
             switches.append("--enforce-eager")  # compiling for a CPU takes longer than it saves
+            switches.append("--no-enable-chunked-prefill")  # a cut prompt with a seed ends the server on a CPU
         named = [part for key, value in options.items() for part in (f"--{key}", str(value))]
         command = [str(self._python), "-P", "-m", "vllm.entrypoints.openai.api_server"]
         return [*command, *named, *switches, *self._settings.arguments]

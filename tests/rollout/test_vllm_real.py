@@ -79,9 +79,10 @@ async def engine(url):
     await made.close()
 
 
-def own(config=SERVED, policies=SERVED_POLICIES, **settings):
+def own(config=SERVED, policies=SERVED_POLICIES, slots=4, **settings):
     settings = VllmServers(python=str(python_with_vllm()), **settings)
-    return VllmEngine(config, policies[0], Letters(config.vocab_size), settings, version=0, slots=4, max_length=CONTEXT)
+    letters = Letters(config.vocab_size)
+    return VllmEngine(config, policies[0], letters, settings, version=0, slots=slots, max_length=CONTEXT)
 
 
 def gap(config, params, prompt, done):
@@ -181,6 +182,19 @@ async def test_adapters_reach_a_server_that_keeps_its_weights(model):
     print(f"{model}, adapters: largest difference from the learner {max(gaps):.1e}")
     assert max(gaps) < 2e-4
     assert prover.counters() == {"probe_passed": 3, "probe_blind": 0}
+
+
+async def test_more_prompts_than_one_pass_of_the_server_reads():
+    """On a CPU, vLLM dies where it cuts a prompt in two whose request has a seed."""
+    made = own(slots=96)
+    asked = [request(stream(60, i), session=str(i), seed=i, max_tokens=4) for i in range(96)]
+    try:
+        done = await asyncio.gather(*[made.generate(r) for r in asked])
+        await made.update_weights(SERVED_POLICIES[1], 1)
+    finally:
+        await made.close()
+    assert max(gap(SERVED, SERVED_POLICIES[0], r.token_ids, d) for r, d in zip(asked, done, strict=True)) < 1e-4
+    assert made.counters()["engine_restarts"] == 0
 
 
 async def test_padding_is_never_sampled_and_log_probs_count_it_in(url):
