@@ -66,7 +66,8 @@ def _warm_up(e: Event) -> str:
 
 
 def _evaluation(e: Event) -> str:
-    return f"{e.get('done')}/{e.get('n')} problems  success {_share(e, 'success')}"
+    played = f"{e.get('done')}/{e.get('n')} problems"
+    return f"{played}  success {_share(e, 'success')}" if e.get("done") else played
 
 
 def _stage(e: Event) -> str:

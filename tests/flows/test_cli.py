@@ -96,6 +96,12 @@ def test_a_step_in_words() -> None:
         assert part in text
 
 
+def test_an_evaluation_tells_no_success_before_it_has_any() -> None:
+    told = {"event": "evaluation", "done": 0, "n": 40, "success": 0.0}
+    assert line("warm-up", told) == "warm-up: 0/40 problems"
+    assert line("warm-up", told | {"done": 8, "success": 0.5}) == "warm-up: 8/40 problems  success 50.0%"
+
+
 def test_lines_come_at_most_once_a_second_and_the_last_always() -> None:
     now, out = [0.0], io.StringIO()
     lines = Lines(out, lambda: now[0])
