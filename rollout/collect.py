@@ -12,7 +12,7 @@ from models.chat import ChatFormat
 from rollout.agents import Action, ConversationAgentBase
 from rollout.cast import Cast
 from rollout.checks import checked_step, observed, scored
-from rollout.engine import Completion, Engine, Request, Sampling
+from rollout.engine import Completion, Engine, EngineUnfit, Request, Sampling
 from rollout.environments import BaseTaskEnv, StepResult
 from rollout.episode import Episode, EpisodeEnded, Job
 from rollout.hooks import HookTimeout, call, detach, is_at_once, said, within
@@ -100,7 +100,7 @@ class TrajectoryCollectEngine:
         """Play, then put the environment away, whatever became of it."""
         try:
             await playing
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RunStopped):
             detach(self._put_away(env))
             raise
         except EpisodeEnded as end:
@@ -169,6 +169,8 @@ class TrajectoryCollectEngine:
         try:
             completion = await self._engine.generate(request)
             return completion, stream.sampled(completion)
+        except EngineUnfit:
+            raise
         except Exception as error:
             raise EpisodeEnded(Status.ENGINE_ERROR, cause("the engine", error)) from error
 

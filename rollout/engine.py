@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from schemas.errors import RequestError
+from schemas.errors import RequestError, RunStopped
 
 Finish = Literal["stop", "length", "context"]
 Decode = Callable[[Sequence[int]], str]
@@ -64,6 +64,10 @@ class Completion:
     generate_seconds: float
 
 
+class EngineUnfit(RunStopped):
+    """The engine can't go on, or can't be trusted: no request to it makes sense any more, and the process stops."""
+
+
 class Engine(Protocol):
     """Samples for many sessions at once on one event loop."""
 
@@ -77,7 +81,8 @@ class Engine(Protocol):
 
         Cancelling takes the request out of the queue, or its place away before the next dispatch; a deadline is
         `asyncio.timeout` around the call.
-        RequestError for a request that can't be served, RunStopped where the engine has failed or is closed.
+        RequestError for a request that can't be served, RunStopped for one that failed or where the engine is closed,
+        EngineUnfit where others would fare no better.
         """
         ...
 

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from rollout.adapted import Adapted
-from rollout.engine import Engine
-from schemas.errors import RunStopped
+from rollout.engine import Engine, EngineUnfit
 from schemas.manifest import Probe
 
 
-class EngineUnproved(RunStopped):
+class EngineUnproved(EngineUnfit):
     """The engine does not compute what the learner does: nothing that it samples may be kept."""
 
 

@@ -5,22 +5,26 @@ too busy (429, 503) is asked again until the caller's deadline; all else is the 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from rollout.engine import EngineUnfit
 from schemas.errors import RequestError, RunStopped
 
 CONNECT_SECONDS = 10.0
 BUSY_SECONDS = (0.1, 5.0)
 """First and longest pause before a busy server is asked again."""
+UNNAMED = "default"
+"""What vLLM calls the weights that it was started with, until it is told another name."""
 
 
 class ServerGone(Exception):
-    """The server does not answer any more, or says itself that it can't go on."""
+    """The server does not answer any more, says itself that it can't go on, or has lost its weights by a restart."""
 
 
 class ServerFailed(Exception):
@@ -29,6 +33,10 @@ class ServerFailed(Exception):
 
 class Refused(Exception):
     """The server will not do this (4xx): asking again is no use."""
+
+
+class Unknown(Refused):
+    """The server does not know what is asked for (404)."""
 
 
 @dataclass(frozen=True)
@@ -72,24 +80,31 @@ class VllmClient:
         """Sample one continuation. Cancelling closes the connection, upon which the server ends the request."""
         wanted = {"logprobs": 0, "ignore_eos": True, "detokenize": False}
         answer = await self._generate(token_ids, wanted | sampling)
-        choice, usage = answer["choices"][0], answer.get("usage") or {}
-        tokens = tuple(choice["token_ids"])
-        logprobs = tuple(float(t["logprob"]) for t in (choice["logprobs"] or {"content": ()})["content"])
-        details = usage.get("prompt_tokens_details") or {}
-        versions = self._versions(choice.get("weight_versions") or (), len(tokens))
+        with self._reading():
+            choice, usage = answer["choices"][0], answer.get("usage") or {}
+            tokens = tuple(choice["token_ids"])
+            logprobs = tuple(float(t["logprob"]) for t in (choice["logprobs"] or {"content": ()})["content"])
+            details = usage.get("prompt_tokens_details") or {}
+            versions = self._versions(choice)
         if len(logprobs) != len(tokens):
-            raise RunStopped(f"vLLM at {self.url} gave {len(logprobs)} log-probs for {len(tokens)} tokens")
+            raise EngineUnfit(f"vLLM at {self.url} gave {len(logprobs)} log-probs for {len(tokens)} tokens")
         return Sampled(tokens, logprobs, versions, details.get("cached_tokens") or 0)
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
         """Log-probs of token_ids[1:] given what comes before."""
         answer = await self._generate(token_ids, {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0})
-        found = answer["prompt_logprobs"][1:]
-        return tuple(float(f[str(t)]["logprob"]) for f, t in zip(found, token_ids[1:], strict=True))
+        with self._reading():
+            self._versions(answer["choices"][0])
+            found = answer["prompt_logprobs"][1:]
+            return tuple(float(f[str(t)]["logprob"]) for f, t in zip(found, token_ids[1:], strict=True))
 
     async def describe(self) -> dict[str, Any]:
         """The model that is served, as its worker extension sees it, and the context that the server allows."""
-        listed = (await self._call("GET", "/v1/models"))["data"][0]
+        listed = await self._call("GET", "/v1/models")
+        try:
+            context = int(listed["data"][0]["max_model_len"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise Refused("what it answers at /v1/models names no max_model_len: is it vLLM?") from error
         try:
             held = (await self._rpc("headrace_describe"))[0]
         except (ServerFailed, Refused) as error:
@@ -97,7 +112,7 @@ class VllmClient:
                 f"the server at {self.url} lacks what weight updates need ({error}): start it as docs/engines.md says, "
                 f"with VLLM_SERVER_DEV_MODE=1, --enable-scale-out and Headrace's worker extension"
             ) from error
-        return held | {"context": listed["max_model_len"]}
+        return held | {"context": context}
 
     async def load(self, folder: Path | None, version: int, adapter: Path | None = None) -> None:
         """Pause between two tokens, take over weights from `folder` and adapters from `adapter` as `version`, go on.
@@ -106,7 +121,8 @@ class VllmClient:
         again with the new weights. RunStopped where the weights are not of the server's model.
         """
         await self._call("POST", "/pause", params={"mode": "keep"})
-        refused = await self._refused("headrace_load", str(folder)) if folder else []
+        told = await self._rpc("headrace_load", str(folder)) if folder else []
+        refused = [worker["refused"] for worker in told if "refused" in worker]
         if adapter and not refused:
             refused = await self._adapt(adapter)
         if refused:
@@ -128,7 +144,10 @@ class VllmClient:
             before = await self._adapters()
             await self._name_adapters(folder)
             (self._adapter,) = await self._adapters() - before
-        return await self._refused("headrace_adapt", str(self._adapter), str(folder))
+        told = await self._rpc("headrace_adapt", str(self._adapter), str(folder))
+        for lost in [worker["lost"] for worker in told if "lost" in worker]:
+            raise ServerGone(f"it was started again: {lost}")
+        return [worker["refused"] for worker in told if "refused" in worker]
 
     async def _name_adapters(self, folder: Path) -> None:
         try:
@@ -143,18 +162,18 @@ class VllmClient:
     async def _adapters(self) -> set[int]:
         return set((await self._rpc("headrace_describe"))[0]["adapters"])
 
-    async def _refused(self, method: str, *arguments: str) -> list[str]:
-        return [r["refused"] for r in await self._rpc(method, *arguments) if "refused" in r]
-
     async def set_version(self, version: int) -> None:
         """What the weights in use are called from here on."""
         await self._call("POST", "/update_weight_version", {"new_version": f"{self._owner}:{version}"})
 
     async def _generate(self, token_ids: Sequence[int], sampling: dict[str, Any]) -> dict[str, Any]:
         body: dict[str, Any] = {"token_ids": list(token_ids), "sampling_params": sampling}
-        if self._adapter is not None:
-            body["model"] = self._name
-        return await self._call("POST", "/inference/v1/generate", body)
+        if self._adapter is None:
+            return await self._call("POST", "/inference/v1/generate", body)
+        try:
+            return await self._call("POST", "/inference/v1/generate", body | {"model": self._name})
+        except Unknown as error:
+            raise ServerGone(f"it was started again and has no adapters: {error}") from error
 
     async def _rpc(self, method: str, *arguments: str) -> list[dict[str, Any]]:
         answer = await self._call("POST", "/collective_rpc", {"method": method, "args": arguments})
@@ -190,23 +209,38 @@ class VllmClient:
         if answer.status_code == 200:
             return
         if answer.status_code < 500:
-            raise Refused(_message(answer))
+            raise (Unknown if answer.status_code == 404 else Refused)(_message(answer))
         if not await self.healthy():
             raise ServerGone(_message(answer))
         raise ServerFailed(_message(answer))
 
-    def _versions(self, spans: Sequence[dict[str, Any]], count: int) -> tuple[int, ...]:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """EngineUnfit where an answer lacks what it should hold."""
+        try:
+            yield
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineUnfit(
+                f"the answers of vLLM at {self.url} lack what 0.32 tells ({type(error).__name__}: {error}): start a "
+                f"version that docs/engines.md names"
+            ) from error
+
+    def _versions(self, choice: dict[str, Any]) -> tuple[int, ...]:
+        """The version of each token that was sampled. ServerGone where the server has lost what it was given."""
         versions: list[int] = []
-        for span in spans:
-            owner, _, version = str(span["version"]).rpartition(":")
+        for span in choice.get("weight_versions") or ():
+            name = str(span["version"])
+            owner, _, version = name.rpartition(":")
+            if name == UNNAMED:
+                raise ServerGone("it was started again and sampled with the weights that it was started with")
             if owner != self._owner or not version.isdigit():
-                raise RunStopped(
-                    f"vLLM at {self.url} sampled with weights called {span['version']!r}, which this process did not "
+                raise EngineUnfit(
+                    f"vLLM at {self.url} sampled with weights called {name!r}, which this process did not "
                     f"give it: every worker and evaluation needs servers of its own"
                 )
             versions += [int(version)] * (span["end"] - span["start"])
-        if len(versions) != count:
-            raise RunStopped(
+        if len(versions) != len(choice["token_ids"]):
+            raise EngineUnfit(
                 f"vLLM at {self.url} does not tell the weights of every token: it needs a version that gives "
                 f"`weight_versions` (0.32 does)"
             )

@@ -12,6 +12,7 @@ from models.config import DecoderConfig
 from models.tokenizer import Tokenizer
 from rollout.engine import (
     Completion,
+    EngineUnfit,
     Finish,
     Request,
     check_ids,
@@ -168,7 +169,7 @@ class VllmEngine:
         size = self._tokenizer.vocab_size
         wrong = [t for t in sampled.token_ids if not 0 <= t < size]
         if wrong:
-            raise RunStopped(
+            raise EngineUnfit(
                 f"the server at {url} sampled token {wrong[0]}, but the tokenizer has {size}: it serves another model, "
                 f"or lets padding be sampled"
             )

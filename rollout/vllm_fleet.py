@@ -5,16 +5,17 @@ prefix cache; a new one goes to the server with the fewest requests.
 """
 
 import asyncio
-import contextlib
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from models.config import DecoderConfig
 from rollout.adapted import Adapted
+from rollout.engine import EngineUnfit
+from rollout.vllm_check import check_server
 from rollout.vllm_client import Refused, ServerFailed, ServerGone, VllmClient
 from rollout.vllm_server import VllmServer, interpreter
 from rollout.vllm_weights import WeightsFolder
@@ -54,6 +55,8 @@ class Server:
     """The folder of the whole weights that it holds."""
     in_flight: int = 0
     up: bool = True
+    returning: asyncio.Task[None] | None = None
+    """Its replacement once it is gone. It outlives the requests that wait for it, and stays if it fails."""
     worked: bool = False
     """Whether it has answered a request since it was last started."""
     restarts: int = 0
@@ -64,7 +67,7 @@ class VllmFleet:
 
     def __init__(self, config: DecoderConfig, settings: VllmServers, context: int, slots: int) -> None:
         python = None if settings.urls else interpreter(settings)
-        self._settings, self._context, self._owner = settings, context, uuid.uuid4().hex[:10]
+        self._config, self._settings, self._context, self._owner = config, settings, context, uuid.uuid4().hex[:10]
         self._scratch = WeightsFolder(settings.folder, config)
         self._process = VllmServer(python, settings, self._scratch.path, context, slots) if python else None
         self._servers: list[Server] = []
@@ -83,7 +86,7 @@ class VllmFleet:
     # -- asking ------------------------------------------------------------------------------------------------
 
     async def ask(self, session: str, work: Callable[[VllmClient], Awaitable[Found]]) -> tuple[Found, str]:
-        """The answer of the session's server, or its successor's, and the server's URL."""
+        """The answer of the session's server, or of another where that one is gone, and the server's URL."""
         while True:
             server = self._choose(session)
             server.in_flight += 1
@@ -91,6 +94,8 @@ class VllmFleet:
                 return await self._try(server, work), server.client.url
             except ServerGone:
                 self.release(session)
+                if not any(other.up for other in self._servers):
+                    await self._returned(server)
             finally:
                 server.in_flight -= 1
 
@@ -99,9 +104,11 @@ class VllmFleet:
         found: dict[str, tuple[float, ...]] = {}
         waiting = list(self._servers)
         while waiting:
-            with contextlib.suppress(ServerGone):  # its successor is asked
+            try:
                 answer = await self._try(waiting[0], lambda client: client.score(token_ids))
                 found[waiting.pop(0).client.url] = answer
+            except ServerGone:
+                await self._returned(waiting[0])
         self._scored = token_ids, next(iter(found.values()))
         return found
 
@@ -118,7 +125,7 @@ class VllmFleet:
         return own
 
     async def _try(self, server: Server, work: Callable[[VllmClient], Awaitable[Found]]) -> Found:
-        """The server's answer. ServerGone once a dead server has been replaced: ask again, perhaps another."""
+        """The server's answer. ServerGone where it is being replaced: ask again, perhaps another."""
         client, failures = server.client, 0
         while True:
             try:
@@ -126,8 +133,7 @@ class VllmFleet:
                     raise ServerGone("it is being started again")
                 answer = await work(client)
             except ServerGone as gone:
-                server.up = server.up and server.client is not client
-                await self._replace(server, client, str(gone))
+                self._lost(server, client, str(gone))
                 raise
             except Refused as error:
                 raise RequestError(f"vLLM at {client.url} refuses the request ({error})") from error
@@ -163,6 +169,11 @@ class VllmFleet:
 
     async def close(self) -> None:
         """End the worker's own server; leave the others as they are."""
+        returning = {server.returning for server in self._servers if server.returning is not None}
+        for task in returning:
+            task.cancel()
+        if returning:
+            await asyncio.wait(returning)
         async with self._weighing:
             for server in self._servers:
                 await server.client.close()
@@ -200,40 +211,22 @@ class VllmFleet:
 
     async def _join(self, server: Server) -> None:
         """Look at a server that was given by URL, then give it the weights. RequestError where it is of no use."""
-        url = server.client.url
-        if not await server.client.healthy():
-            raise RequestError(f"no vLLM answers at {url}: start it, or correct rollout.vllm.urls")
-        try:
-            told = await server.client.describe()
-        except (ServerGone, Refused) as error:
-            raise RequestError(f"what answers at {url} is no vLLM server that can be used ({error})") from error
-        self._check_told(url, told)
+        await self._check(server.client)
         try:
             await self._load(server)
         except ServerGone as gone:
-            raise _stillborn(url, str(gone)) from gone
+            raise _stillborn(server.client.url, str(gone)) from gone
 
-    def _check_told(self, url: str, told: Mapping[str, Any]) -> None:
-        """RequestError where what a server says of itself is not enough."""
-        if told["context"] < self._context:
-            raise RequestError(
-                f"the server at {url} has a context of {told['context']} tokens, less than rollout.max_length = "
-                f"{self._context}: start it with --max-model-len {self._context}"
-            )
-        wanted, most = self._weights().rank, told.get("rank", 0)
-        if wanted and not most:
-            raise RequestError(
-                f"the server at {url} takes no adapters: start it with --enable-lora and "
-                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 as docs/engines.md says, or leave out rollout.vllm.adapters"
-            )
-        if wanted > most:
-            raise RequestError(
-                f"the server at {url} takes adapters up to rank {most}, less than lora.rank = {wanted}: start it with "
-                f"a higher --max-lora-rank"
-            )
+    async def _check(self, client: VllmClient) -> None:
+        await check_server(client, self._config, self._context, self._weights().rank, self._settings.start_seconds)
 
     async def _give(self, server: Server) -> None:
-        """Give the weights that are held to a running server, or to its successor if it dies of it."""
+        """Give the weights that are held to a running server, or to its successor if it is gone or dies of it.
+
+        EngineUnfit where it went away before and could not be replaced.
+        """
+        if server.returning is not None and server.returning.done():
+            await server.returning
         try:
             await self._load(server)
         except ServerGone as gone:
@@ -263,11 +256,27 @@ class VllmFleet:
 
     # -- replacing ---------------------------------------------------------------------------------------------
 
-    async def _replace(self, server: Server, client: VllmClient, cause: str) -> None:
+    def _lost(self, server: Server, client: VllmClient, cause: str) -> None:
         """Have a server that is gone started again, unless somebody has seen to it meanwhile."""
+        if server.client is client:
+            server.up = False
+            if server.returning is None:
+                server.returning = asyncio.ensure_future(self._replace(server, client, cause))
+                server.returning.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _returned(self, server: Server) -> None:
+        """Wait until a server has been replaced. EngineUnfit where it can't be."""
+        if server.returning is not None:
+            await asyncio.shield(server.returning)
+
+    async def _replace(self, server: Server, client: VllmClient, cause: str) -> None:
         async with self._weighing:
             if server.client is client and not server.up:
-                await self._restart(server, cause)
+                try:
+                    await self._restart(server, cause)
+                except RunStopped as error:
+                    raise EngineUnfit(str(error)) from error
+        server.returning = None
 
     async def _restart(self, server: Server, cause: str) -> None:
         url, process = server.client.url, server.process
@@ -277,7 +286,8 @@ class VllmFleet:
         if not server.worked:
             raise _stillborn(url, cause)
         if server.restarts == self._settings.restarts:
-            raise RunStopped(f"vLLM at {url} died for the {server.restarts + 1}th time: {cause}")
+            limit = f"rollout.vllm.restarts = {server.restarts}"
+            raise RunStopped(f"vLLM at {url} died, or was started again, more often than {limit} allows: {cause}")
         server.restarts, server.worked = server.restarts + 1, False
         await server.client.close()
         try:
@@ -292,7 +302,7 @@ class VllmFleet:
         server.up = True
 
     async def _back(self, url: str, cause: str) -> VllmClient:
-        """Wait for a server that somebody else will start again."""
+        """Wait for a server that somebody else will start again, or has, and see that it is of use."""
         client, seconds = VllmClient(url, self._owner), self._settings.start_seconds
         end = time.monotonic() + seconds
         while not await client.healthy():
@@ -300,6 +310,11 @@ class VllmFleet:
                 await client.close()
                 raise RunStopped(f"vLLM at {url} went away ({cause}) and did not come back within {seconds:g} s")
             await asyncio.sleep(BACK_SECONDS)
+        try:
+            await self._check(client)
+        except RequestError as error:
+            await client.close()
+            raise RunStopped(f"vLLM at {url} was started again in another way: {error}") from error
         return client
 
     async def _check_again(self, client: VllmClient) -> None:

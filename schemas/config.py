@@ -120,7 +120,8 @@ class VllmServers(Section):
     """With `[lora]`: new policies reach the servers as adapters on weights that stay there, instead of whole. Started
     servers get vLLM's own LoRA for it; how to start others stands in docs/engines.md. Evaluations use whole weights."""
     restarts: Count = 3
-    """Times a dead server is started again, or a lost URL waited for, by one worker."""
+    """Times a dead server is started again by one worker; by URL, times one that was away, or was started again, is
+    given the newest weights anew."""
 
 
 class Rollout(Section):

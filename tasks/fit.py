@@ -22,7 +22,7 @@ def check_fit(request: Request, cast: Cast) -> None:
     limit = own.max_position_embeddings if shape is None and own else (shape or {})["max_position_embeddings"]
     check_lengths(request.config, limit)
     if request.config.lora is not None or request.config.rl.mesh.devices > 1:
-        check_shape(request.config, _decoder(shape, own))
+        check_shape(request.config, decoder_config(shape, own))
     chat = chat_format(read_tokenizer(request), cast.tool_specs)
     for setting, where in task_files(request.config).items():
         file = request.data[setting]
@@ -30,7 +30,7 @@ def check_fit(request: Request, cast: Cast) -> None:
         check_prompts(f"{setting} ({where})", tasks, cast, chat, request.config.rollout.max_length)
 
 
-def _decoder(described: dict[str, Any] | None, own: Architecture | None) -> DecoderConfig:
+def decoder_config(described: dict[str, Any] | None, own: Architecture | None) -> DecoderConfig:
     """The model's shape: that of a config.json, or the configuration's own."""
     if described is not None or own is None:
         return DecoderConfig.from_hf(described or {})

@@ -105,6 +105,20 @@ async def test_a_server_that_comes_back_gets_the_weights_and_the_newest_adapters
     await prover.update(1, learner_probe(TINY, SECOND[1]))
 
 
+@pytest.mark.parametrize("first", ["the probe", "an update"])
+async def test_a_server_that_was_started_again_unnoticed_gets_weights_and_adapters(fake, engine, first):
+    prover = await proved(engine)
+    await engine.update_weights(Adapted(SECOND[0], None), 1)
+    await prover.update(1, learner_probe(TINY, SECOND[1]))
+    await fake.stop()
+    await fake.start()
+    if first == "an update":
+        await engine.update_weights(Adapted(SECOND[0], None), 2)
+    await prover.update(2, learner_probe(TINY, SECOND[1]))
+    assert set((await engine.generate(request())).versions) == {engine.version}
+    assert engine.counters()["engine_restarts"] == 1
+
+
 @pytest.mark.parametrize(
     ("most", "message"),
     [

@@ -139,14 +139,25 @@ async def test_a_request_that_takes_too_long_fails_alone(fakes):
 
 async def test_another_server_takes_over_from_a_dead_one_with_the_same_seed(fakes):
     dying, other = await fakes(), await fakes()
-    engine = fakes.on(dying, other, start_seconds=0.5)
+    engine = fakes.on(dying, other)
     await engine.generate(request(session="a"))
     dying.dies_at = dying.asked + 1
     asked = [request(session=f"s{i}", seed=i) for i in range(4)]
-    bringing_back = asyncio.ensure_future(back(dying))
     done = await asyncio.gather(*[engine.generate(r) for r in asked])
     assert [d.token_ids for d in done] == [(await plain(r)).token_ids for r in asked]
-    await bringing_back
+    assert dying._runner is None and other.asked >= 3
+    await dying._stopping
+
+
+async def test_an_update_waits_for_a_server_that_is_away_and_names_it_in_the_end(fakes):
+    dying, other = await fakes(), await fakes()
+    engine = fakes.on(dying, other, start_seconds=0.2)
+    await engine.start()
+    await engine.score(stream(9))
+    await dying.stop()
+    await asyncio.gather(*[engine.generate(request(session=str(s))) for s in range(3)])
+    with pytest.raises(RunStopped, match=rf"{dying.url} went away \(.* did not come back within 0.2 s"):
+        await engine.update_weights(POLICIES[1], 1)
 
 
 async def back(fake):
@@ -173,6 +184,69 @@ async def test_a_server_that_comes_back_gets_the_newest_weights_and_is_checked(f
     assert (set(done.versions), fake.loads) == ({3}, loads + 1)
     assert engine.counters()["engine_restarts"] == 1
     await prover.update(3, probe)
+
+
+async def started_again(fake):
+    await fake.stop()
+    await fake.start()
+
+
+@pytest.mark.parametrize("first", ["requests", "the probe", "an update"])
+async def test_a_server_that_was_started_again_unnoticed_gets_the_newest_weights(fakes, first):
+    fake = await fakes()
+    engine = fakes.on(fake)
+    await engine.update_weights(POLICIES[1], 3)
+    prover = Prover(engine, 1e-4)
+    await prover.update(3, learner_probe(TINY, POLICIES[1]))
+    await started_again(fake)
+    if first == "the probe":
+        await prover.update(3, learner_probe(TINY, POLICIES[1]))
+    if first == "an update":
+        await engine.update_weights(POLICIES[1], 4)
+    asked = [request(session=str(i), seed=i) for i in range(4)]
+    done = await asyncio.gather(*[engine.generate(r) for r in asked])
+    assert {v for d in done for v in d.versions} == {4 if first == "an update" else 3}
+    for r, d in zip(asked, done, strict=True):
+        wanted = learner_logprobs(POLICIES[1], (*r.token_ids, *d.token_ids), len(d.token_ids))
+        assert np.abs(np.subtract(d.logprobs, wanted)).max() < 1e-4
+    assert engine.counters()["engine_restarts"] == (0 if first == "an update" else 1)
+
+
+async def test_a_server_that_was_started_again_in_the_middle_of_turns_samples_them_again(fakes):
+    fake = await fakes()
+    engine = fakes.on(fake)
+    await engine.generate(request())
+    fake.seconds = 60.0
+    running = [asyncio.ensure_future(engine.generate(request(session=str(i), seed=i))) for i in range(4)]
+    await eventually(lambda: fake.running == 4)
+    fake.seconds = 0.0
+    await started_again(fake)
+    done = await asyncio.gather(*running)
+    assert [d.token_ids for d in done] == [(await plain(request(seed=i))).token_ids for i in range(4)]
+
+
+async def test_a_server_that_comes_back_as_another_model_is_named(fakes):
+    fake = await fakes()
+    engine = fakes.on(fake)
+    await engine.generate(request())
+    fake._made, fake.dies_at = (WIDE, init_params(WIDE, 0), *fake._made[2:]), fake.asked + 1
+    bringing_back = asyncio.ensure_future(back(fake))
+    with pytest.raises(RunStopped, match=rf"started again in another way: the server at {fake.url} serves another mod"):
+        await engine.generate(request())
+    await bringing_back
+
+
+async def test_a_request_that_is_given_up_leaves_its_server_time_to_come_back(fakes):
+    fake = await fakes()
+    engine = fakes.on(fake)
+    done = await engine.generate(request())
+    await fake.stop()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await engine.generate(request())
+    await fake.start()
+    assert (await engine.generate(request())).token_ids == done.token_ids
+    assert engine.counters()["engine_restarts"] == 1
 
 
 async def test_a_server_that_comes_back_with_other_weights_is_not_used(fakes):
@@ -205,7 +279,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up(fakes):
         bringing_back = asyncio.ensure_future(back(fake))
         if _ == 0:
             await engine.generate(request())
-    with pytest.raises(RunStopped, match="died for the 2th time"):
+    with pytest.raises(RunStopped, match=r"more often than rollout\.vllm\.restarts = 1 allows"):
         await engine.generate(request())
     await bringing_back
 
@@ -292,9 +366,9 @@ async def test_a_url_where_nothing_listens_is_refused(fakes):
 async def test_a_server_of_another_model_is_refused(fakes):
     fake = FakeVllm(WIDE, init_params(WIDE, 0))
     await fake.start()
-    with pytest.raises(RunStopped, match=f"{fake.url} can't take policy 0: it serves a model of hidden_size 32"):
+    with pytest.raises(RequestError, match=f"{fake.url} serves another model: its hidden_size is 32, and that of this"):
         await fakes.on(fake).start()
-    assert fake._going.is_set()
+    assert fake._going.is_set() and not fake.loads
     await fake.stop()
 
 

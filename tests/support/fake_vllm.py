@@ -74,7 +74,7 @@ class FakeVllm:
             ("POST", "/reset_prefix_cache", self._reset),
         ):  # fmt: skip
             app.router.add_route(method, path, handler)
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self._port, reuse_address=True).start()
         self._runner = runner
@@ -166,7 +166,8 @@ class FakeVllm:
             message = "'CPUWorker' object has no attribute 'headrace_describe'"
             return web.json_response({"error": {"message": message}}, status=500)
         if body["method"] == "headrace_describe":
-            told = {"vllm": "fake", "model": {}, "rank": self.rank, "adapters": list(self._adapters.values())}
+            model = {key: self._config.to_hf().get(key) for key in ("hidden_size", "vocab_size", "model_type")}
+            told = {"vllm": "fake", "model": model, "rank": self.rank, "adapters": list(self._adapters.values())}
             return web.json_response({"results": [told]})
         if self.drops:
             self.drops -= 1
@@ -185,7 +186,8 @@ class FakeVllm:
         return web.Response(text="Success")
 
     def _adapt(self, number, folder):
-        assert int(number) in self._adapters.values()
+        if int(number) not in self._adapters.values():
+            return {"lost": "it has no such adapters"}
         self.adapts += 1
         described = json.loads((Path(folder) / "adapter_config.json").read_text())
         if described["r"] > self.rank:
