@@ -144,9 +144,9 @@ class VllmClient:
             before = await self._adapters()
             await self._name_adapters(folder)
             (self._adapter,) = await self._adapters() - before
+        elif self._name not in await self._models():
+            raise ServerGone("it was started again and does not know its adapters")
         told = await self._rpc("headrace_adapt", str(self._adapter), str(folder))
-        for lost in [worker["lost"] for worker in told if "lost" in worker]:
-            raise ServerGone(f"it was started again: {lost}")
         return [worker["refused"] for worker in told if "refused" in worker]
 
     async def _name_adapters(self, folder: Path) -> None:
@@ -159,7 +159,14 @@ class VllmClient:
     def _name(self) -> str:
         return f"headrace-{self._owner}"
 
+    async def _models(self) -> set[str]:
+        """What requests may ask for: the weights and adapters by name."""
+        listed = await self._call("GET", "/v1/models")
+        with self._reading():
+            return {str(model["id"]) for model in listed["data"]}
+
     async def _adapters(self) -> set[int]:
+        """Those that the worker holds; whole weights take them all away."""
         return set((await self._rpc("headrace_describe"))[0]["adapters"])
 
     async def set_version(self, version: int) -> None:

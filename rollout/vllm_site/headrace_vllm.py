@@ -46,12 +46,7 @@ class Extension:
         return {}
 
     def headrace_adapt(self, number: str, folder: str) -> dict[str, Any]:
-        """Put the adapters of a folder in the place of those of a number; what is wrong with them is in `refused`.
-
-        `lost`: this server has none of that number, since it was started again.
-        """
-        if int(number) not in self.list_loras():
-            return {"lost": f"it has no adapters of number {number}"}
+        """Put the adapters of a folder in the place of those of a number; what is wrong with them is in `refused`."""
         try:
             self.add_lora(LoRARequest("headrace", int(number), folder, load_inplace=True))
         except ValueError as error:

@@ -70,7 +70,7 @@ async def test_an_update_is_the_adapters_alone_and_the_probe_proves_the_sum(fake
     done = await engine.generate(request())
     wanted = learner_logprobs(SECOND[1], (*request().token_ids, *done.token_ids), len(done.token_ids))
     assert np.abs(np.subtract(done.logprobs, wanted)).max() < 1e-4
-    assert (set(done.versions), fake.loads) == ({1}, loads)
+    assert (set(done.versions), fake.loads, engine.counters()["engine_restarts"]) == ({1}, loads, 0)
     assert prover.counters() == {"probe_passed": 2, "probe_blind": 0}
     assert len({body.get("model") for body in fake.bodies}) == 1 and fake.bodies[0]["model"].startswith("headrace-")
 

@@ -226,6 +226,37 @@ async def test_a_killed_server_is_started_again_and_the_turn_is_the_same(tmp_pat
     assert not server_processes(tmp_path)
 
 
+@pytest.mark.parametrize("adapted", [False, True], ids=["whole", "adapters"])
+async def test_a_server_by_url_that_was_started_again_unnoticed_gets_the_newest_weights(monkeypatch, adapted):
+    base = SERVED_POLICIES[0]
+    switches = ("--enable-lora", "--max-loras", "1", "--max-cpu-loras", "1", "--max-lora-rank", "8") if adapted else ()
+    (first, _), (second, summed) = (adapted_policy(SERVED, base, seed) for seed in (3, 4))
+    before, after, params = (
+        (Adapted(first, base), Adapted(second, None), summed) if adapted else (*SERVED_POLICIES, SERVED_POLICIES[1])
+    )
+    server = RealServer(SERVED, base, *switches)
+    port = int(server.url.rpartition(":")[2])
+    made = engine_at(server.url, config=SERVED, policies=[before])
+    try:
+        await made.update_weights(after, 3)
+        prover = Prover(made, 1e-4)
+        await prover.update(3, learner_probe(SERVED, params, 64))
+        asked = [request(session=str(i), seed=i, max_tokens=60) for i in range(4)]
+        wanted = await asyncio.gather(*[made.generate(r) for r in asked])
+        server.stop()
+        monkeypatch.setattr(vllm_server, "_free_port", lambda: port)
+        server = RealServer(SERVED, base, *switches)
+        done = await asyncio.gather(*[made.generate(r) for r in asked])
+        await prover.update(3, learner_probe(SERVED, params, 64))
+    finally:
+        await made.close()
+        server.stop()
+    assert [d.token_ids for d in done] == [w.token_ids for w in wanted]
+    assert {v for d in done for v in d.versions} == {3}
+    assert max(gap(SERVED, params, r.token_ids, d) for r, d in zip(asked, done, strict=True)) < 2e-4
+    assert made.counters()["engine_restarts"] == 1
+
+
 def server_processes(folder: Path):
     """vLLM's processes that serve weights below `folder`, and their children."""
     found = [

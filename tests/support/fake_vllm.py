@@ -61,7 +61,7 @@ class FakeVllm:
         config, params, context, _ = self._made
         self._config, self._context = config, context
         self._names, self._generation, self._params = {0: "default"}, 0, params
-        self._base, self._adapters, self._added = params, {}, 0
+        self._base, self._adapters, self._held, self._added = params, {}, set(), 0
         self.healthy = True
         self._going = asyncio.Event()
         self._going.set()
@@ -104,7 +104,8 @@ class FakeVllm:
         return web.Response(status=200 if self.healthy else 503)
 
     async def _models(self, _):
-        return web.json_response({"data": [{"id": "headrace", "max_model_len": self._context}]})
+        names = ("headrace", *self._adapters)
+        return web.json_response({"data": [{"id": name, "max_model_len": self._context} for name in names]})
 
     async def _generate(self, request):
         self.asked += 1
@@ -167,7 +168,7 @@ class FakeVllm:
             return web.json_response({"error": {"message": message}}, status=500)
         if body["method"] == "headrace_describe":
             model = {key: self._config.to_hf().get(key) for key in ("hidden_size", "vocab_size", "model_type")}
-            told = {"vllm": "fake", "model": model, "rank": self.rank, "adapters": list(self._adapters.values())}
+            told = {"vllm": "fake", "model": model, "rank": self.rank, "adapters": list(self._held)}
             return web.json_response({"results": [told]})
         if self.drops:
             self.drops -= 1
@@ -182,12 +183,11 @@ class FakeVllm:
         if not self.rank:
             return web.json_response({"detail": "Not Found"}, status=404)
         self._added += 1
-        self._adapters = {body["lora_name"]: self._added}
+        self._adapters, self._held = {body["lora_name"]: self._added}, {self._added}
         return web.Response(text="Success")
 
     def _adapt(self, number, folder):
-        if int(number) not in self._adapters.values():
-            return {"lost": "it has no such adapters"}
+        self._held = {int(number)}
         self.adapts += 1
         described = json.loads((Path(folder) / "adapter_config.json").read_text())
         if described["r"] > self.rank:
@@ -202,6 +202,7 @@ class FakeVllm:
 
     async def _load(self, folder):
         self.loads += 1
+        self._held = set()  # as vLLM does, which still knows their name
         config, params = load_folder(folder)
         if config.hidden_size != self._config.hidden_size:
             return {"refused": f"it serves a model of hidden_size {self._config.hidden_size}"}
