@@ -1,0 +1,1 @@
+"""Directed graphs as {node: {neighbour: weight}}."""

@@ -1,0 +1,1 @@
+"""Grids of cells as lists of lists."""

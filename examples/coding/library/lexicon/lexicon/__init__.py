@@ -1,0 +1,1 @@
+"""Words: found by their beginnings, and compared."""

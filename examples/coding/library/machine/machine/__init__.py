@@ -1,0 +1,1 @@
+"""A stack machine, and expressions for it."""

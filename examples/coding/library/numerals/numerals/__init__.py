@@ -1,0 +1,1 @@
+"""Numbers written in other ways."""

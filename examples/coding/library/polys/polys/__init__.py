@@ -1,0 +1,1 @@
+"""Polynomials as lists of coefficients, that of the lowest power first."""

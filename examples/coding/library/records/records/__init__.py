@@ -1,0 +1,1 @@
+"""Tables in text, one record a line."""

@@ -1,0 +1,1 @@
+"""Text written shorter, or so that not everybody reads it."""

@@ -1,0 +1,1 @@
+"""Articles in a stockroom, and orders of them."""

@@ -1,0 +1,1 @@
+"""Version numbers such as 1.4.2-beta."""
