@@ -14,6 +14,7 @@ from flows import prefect_environment, work_pools
 from flows.local_server import check_reachable
 from schemas.errors import RequestError
 from tasks.environment import check_environment
+from tasks.lessons_proof import check_lessons
 from tasks.request import Request, keep_data, load
 from tasks.start import check_start
 
@@ -79,6 +80,7 @@ def _checked(config: str, overrides: Sequence[str], root: str | None, when: When
     request = load(config, overrides, root=root)
     check_start(request)
     check_environment(request)
+    check_lessons(request)
     return request
 
 

@@ -4,7 +4,7 @@ Nothing is trained: each row is written as its stream of tokens, measured, and r
 that a broken or too long one costs seconds and not a stage.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from models.spans import Span, spans
@@ -42,62 +42,62 @@ class Taught:
     """The first stream."""
 
 
-def check_lessons(request: Request, offered: Sequence[ToolSpec]) -> list[Taught]:
+def check_lessons(request: Request) -> None:
+    """RequestError names the file and line of the first row of a warm-up that is too long or that the chat format can't
+    write: found before the first stage starts, not by the second."""
+    tokenizer = read_tokenizer(request)
+    for stage in request.config.warm_up:
+        for _ in _rows(request, stage, tokenizer, Formats(tokenizer)):
+            pass
+
+
+def measure_lessons(request: Request, offered: Sequence[ToolSpec]) -> list[Taught]:
     """Every warm-up's data. `offered`: the environment's tools.
 
-    RequestError names the file and line of the first row that is too long, that the chat format can't write, or whose
-    turns it would read otherwise than they are meant.
+    RequestError as `check_lessons`, and for a row whose turns would be read otherwise than they are meant.
     """
     tokenizer = read_tokenizer(request)
     return [_taught(request, stage, tokenizer, offered) for stage in request.config.warm_up]
 
 
 def _taught(request: Request, stage: WarmUp, tokenizer: Tokenizer, offered: Sequence[ToolSpec]) -> Taught:
-    setting, supervised = f"warm_up.{stage.name}", isinstance(stage, SFT)
-    file, formats, called = request.data[setting], Formats(tokenizer), set[str]()
+    setting, what = f"warm_up.{stage.name}", "demonstrations" if isinstance(stage, SFT) else "pairs"
+    formats, called = Formats(tokenizer), set[str]()
     rows = longest = tokens = trained = 0
     example: list[Span] = []
-    for streams in _rows(request, stage, tokenizer, formats, offered, called):
+    for row, streams in _rows(request, stage, tokenizer, formats):
         rows += 1
-        if not example:
-            example = spans(*streams[0], tokenizer, formats.of(offered))
+        called |= _read_back(row, formats, offered) if row is not None else set()
+        example = example or spans(*streams[0], tokenizer, formats.of(offered))
         for ids, mask in streams:
             longest, tokens, trained = max(longest, len(ids)), tokens + len(ids), trained + sum(mask)
     unknown = tuple(sorted(called - {tool.name for tool in offered}))
-    what = "demonstrations" if supervised else "pairs"
-    return Taught(setting, file.where, what, rows, stage.max_length, longest, tokens, trained, unknown, example)
+    where = request.data[setting].where
+    return Taught(setting, where, what, rows, stage.max_length, longest, tokens, trained, unknown, example)
 
 
 def _rows(
-    request: Request,
-    stage: WarmUp,
-    tokenizer: Tokenizer,
-    formats: Formats,
-    offered: Sequence[ToolSpec],
-    called: set[str],
-) -> Iterator[Sequence[Example]]:
-    """The streams of each row, one or two; `called` takes in the names of the tools that are called."""
+    request: Request, stage: WarmUp, tokenizer: Tokenizer, formats: Formats
+) -> Iterator[tuple[Demonstration | Preference | None, Sequence[Example]]]:
+    """Each row with its streams, one or two. A run's log has streams alone: they were sampled."""
     file = request.data[f"warm_up.{stage.name}"]
     if not isinstance(stage.data, str):
         selection = Selection.from_bytes(file.data, file.where)
         if isinstance(stage, SFT):
-            yield from ([one] for one in taken_examples(request.store, selection, tokenizer))
+            yield from ((None, [one]) for one in taken_examples(request.store, selection, tokenizer))
         else:
-            yield from taken_pairs(request.store, selection, tokenizer)
+            yield from ((None, both) for both in taken_pairs(request.store, selection, tokenizer))
     elif isinstance(stage, SFT):
         for shown in read_demonstrations(file.data, file.suffix, file.where):
-            yield [fitting(shown, formats, stage.max_length)]
-            called |= _read_back(shown, shown.messages, formats, offered)
+            yield shown, [fitting(shown, formats, stage.max_length)]
     else:
         for pair in read_preferences(file.data, file.suffix, file.where):
-            yield fitting_pair(pair, formats, stage.max_length)
-            called |= _read_back(pair, pair.chosen, formats, offered)
+            yield pair, fitting_pair(pair, formats, stage.max_length)
 
 
-def _read_back(
-    row: Demonstration | Preference, messages: Iterable[Message], formats: Formats, offered: Sequence[ToolSpec]
-) -> set[str]:
+def _read_back(row: Demonstration | Preference, formats: Formats, offered: Sequence[ToolSpec]) -> set[str]:
     """The tools that the assistant's turns call; RequestError where the format reads other calls in what it wrote."""
+    messages = row.messages if isinstance(row, Demonstration) else row.chosen
     written, read = formats.of(row.tools), formats.of(row.tools or offered)
     found: set[str] = set()
     for message in messages:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from schemas.errors import RequestError
 from tasks import record, session, worker_pool
 from tasks.environment import check_environment
+from tasks.lessons_proof import check_lessons
 from tasks.request import Request, load
 from tasks.start import check_start
 from tasks.summary import summary
@@ -30,6 +31,8 @@ def main(args: argparse.Namespace) -> None:
         print(f"run {request.run} is finished: nothing to do")
     else:
         check_environment(request)
+        if any(stage.state != "finished" for stage in found.warm_ups):
+            check_lessons(request)
         _drive(request, manifest)
         found = survey(request, record.read_run(request.store, request.run) or manifest)
     print("\n".join(summary(request.run, found)))

@@ -13,7 +13,7 @@ from schemas.errors import RequestError
 from storage.objects import write_pause
 from tasks import traffic
 from tasks.environment import check_environment
-from tasks.lessons_proof import Taught, check_lessons
+from tasks.lessons_proof import Taught, measure_lessons
 from tasks.proof import Proof, prove
 from tasks.record import read_run
 from tasks.request import load
@@ -27,7 +27,7 @@ def main(args: argparse.Namespace) -> None:
     check_start(request)
     read_run(request.store, request.run)
     cast = check_environment(request)
-    taught = check_lessons(request, cast.tool_specs)
+    taught = measure_lessons(request, cast.tool_specs)
     proof = prove(request, args.tasks)
     pause = write_pause(request.store)
     cost = traffic.estimate(request.config, traffic.parameters(request), pause=pause) if pause else None

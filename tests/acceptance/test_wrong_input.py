@@ -91,6 +91,15 @@ def test_a_demonstration_without_messages(project: Path, root: str) -> None:
     assert untouched(root)
 
 
+def test_a_demonstration_that_is_too_long(project: Path, root: str) -> None:
+    """Before anything starts: a later stage would else refuse it when the earlier ones are done."""
+    shown = {"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2" * 300}]}
+    with (project / "demos.jsonl").open("a") as file:
+        file.write(json.dumps(shown) + "\n")
+    refused(run(project, root), "demos.jsonl line 2", "307 tokens")
+    assert untouched(root)
+
+
 @pytest.mark.parametrize("place", ["small.toml/below", "/proc/nowhere"])
 def test_a_root_that_cannot_be_written(project: Path, place: str) -> None:
     refused(run(project, str(project / place)), place)

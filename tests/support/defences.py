@@ -355,6 +355,20 @@ DEFENCES = (
         "np.arange(size)",
     ),
     Defence(
+        34,
+        "tests/rollout/test_jax_engine.py::test_truncated_samples_follow_what_is_left_of_the_distribution",
+        "rollout/jax_kernels.py",
+        "logprobs.at[number].set(of_tokens(logits, token))",
+        "logprobs.at[number].set(of_tokens(logits / 1.3, token))",
+    ),
+    Defence(
+        35,
+        "tests/rollout/test_jax_engine.py::test_logprobs_of_later_turns_are_the_learner_s",
+        "rollout/jax_kernels.py",
+        "logprobs.at[number].set(of_tokens(logits, token))",
+        "logprobs.at[number].set(of_tokens(logits.astype(jnp.bfloat16).astype(jnp.float32), token))",
+    ),
+    Defence(
         38,
         "tests/tasks/test_stages.py::test_a_report_of_other_weights_is_refused",
         "tasks/evaluate.py",
