@@ -15,7 +15,7 @@ from rollout.checks import checked_step, observed, scored
 from rollout.engine import Completion, Engine, EngineUnfit, Request, Sampling
 from rollout.environments import BaseTaskEnv, StepResult
 from rollout.episode import Episode, EpisodeEnded, Job
-from rollout.hooks import HookTimeout, call, detach, is_at_once, said, within
+from rollout.hooks import HookTimeout, call, detach, is_at_once, said, to_its_end, within
 from rollout.making import holds, made, put_away
 from rollout.rewards import Reward
 from schemas import seeds
@@ -101,7 +101,7 @@ class TrajectoryCollectEngine:
         try:
             await playing
         except (asyncio.CancelledError, RunStopped):
-            detach(self._put_away(env))
+            detach(asyncio.ensure_future(self._put_away(env)))
             raise
         except EpisodeEnded as end:
             episode.ended(end)
@@ -113,18 +113,13 @@ class TrajectoryCollectEngine:
         make = self._cast.make_agent
         return make() if self._cast.made_at_once else await self._hook("the agent's constructor", make)
 
-    def _put_away(self, env: BaseTaskEnv) -> asyncio.Task[None]:
-        """Close an environment, whether or not somebody waits until it is."""
-        return asyncio.ensure_future(within(self._limits.step_seconds, put_away(env)))
+    def _put_away(self, env: BaseTaskEnv) -> Coroutine[Any, Any, None]:
+        return within(self._limits.step_seconds, put_away(env))
 
     async def _close(self, episode: Episode, env: BaseTaskEnv) -> None:
         """A failure here counts, unless the episode has failed already: the first cause is kept."""
-        closing = self._put_away(env)
         try:
-            await self._outcome("close", asyncio.shield(closing), self._limits.step_seconds)
-        except asyncio.CancelledError:
-            detach(closing)
-            raise
+            await self._outcome("close", to_its_end(self._put_away(env)), self._limits.step_seconds)
         except EpisodeEnded:
             if not episode.detail:
                 raise

@@ -61,6 +61,10 @@ class BaseTaskEnv:
     async def close(self) -> None:
         """Free what the episode holds; called once, whatever happened."""
 
+    @at_once
+    async def free_own(self) -> None:
+        """Free what this base class itself holds; called after `close`, also where that failed or is overridden."""
+
 
 class TaskEnvironment(BaseTaskEnv):
     """A single turn: whatever the model says is its answer."""

@@ -214,6 +214,16 @@ def leave_behind(task: asyncio.Task[Any]) -> None:
     detach(task)
 
 
+async def to_its_end(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of work that goes on where its caller is given up."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        detach(task)
+        raise
+
+
 def detach(task: asyncio.Task[Any]) -> None:
     """Let a task end by itself; what it raises is logged."""
     _left_behind.add(task)

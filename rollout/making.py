@@ -67,16 +67,19 @@ async def made(cast: Cast, task: Task, seconds: float) -> BaseTaskEnv:
 def holds(env: BaseTaskEnv) -> bool:
     """Whether there may be something to put away. What fails when it is looked at fails again where it is put away."""
     try:
-        return not is_at_once(env.close) or not isinstance(env.tools, ToolManager) or env.tools.holds
+        return not (is_at_once(env.close) and is_at_once(env.free_own)) or env.tools.holds
     except Exception:
         return True
 
 
 async def put_away(env: BaseTaskEnv) -> None:
-    """Close an environment and, however that goes, what its tools hold."""
+    """Close an environment and, however that goes, what its base class and its tools hold."""
     try:
         await call(env.close)
     finally:
-        tools = getattr(env, "tools", None)  # its constructor may not have called ours
-        if isinstance(tools, ToolManager):
-            await tools.close()
+        try:
+            await call(env.free_own)
+        finally:
+            tools = getattr(env, "tools", None)  # its constructor may not have called ours
+            if isinstance(tools, ToolManager):
+                await tools.close()

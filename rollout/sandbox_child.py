@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout.sandbox import Ended, Limits, SandboxResult
-from rollout.sandbox_usage import exceeded
+from rollout.sandbox_usage import exceeded, tree
 from schemas.errors import RunStopped
 
 NOBODY = 65534
@@ -93,12 +93,13 @@ async def run_child(
 ) -> SandboxResult:
     """Run `command` in a session of its own, until it or one of its limits ends. `files` are handed on to it."""
     owner = user()
+    starting = asyncio.create_subprocess_exec(
+        *command, cwd=folder, env=dict(environment), start_new_session=True, pass_fds=tuple(files),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        user=owner, group=owner, extra_groups=None if owner is None else (),
+    )  # fmt: skip
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, cwd=folder, env=dict(environment), start_new_session=True, pass_fds=tuple(files),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            user=owner, group=owner, extra_groups=None if owner is None else (),
-        )  # fmt: skip
+        process = await _started(asyncio.ensure_future(starting))
     except OSError as error:
         raise RunStopped(f"the sandbox `{backend}` can't start `{command[0]}` in {folder}: {error}") from error
     outputs = _Output(limits.output_bytes), _Output(limits.output_bytes)
@@ -110,19 +111,45 @@ async def run_child(
     try:
         ended = await _watched(process, folder, outputs, limits)
     finally:
-        _kill(process)
-        with contextlib.suppress(TimeoutError):  # someone outside the session holds a pipe: it is given up
-            await asyncio.wait_for(asyncio.gather(process.wait(), *pipes, return_exceptions=True), GRACE)
-        for pipe in pipes:
-            pipe.cancel()
-        process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of pipes that stay open
+        await _end(process, pipes)
     return _result(backend, process.returncode, outputs, ended)
 
 
+async def _started(starting: asyncio.Task[asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+    """The process, which is ended if its caller is cancelled meanwhile: asyncio would end no more than its leader."""
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _end(await starting, [])
+        raise
+
+
+async def _end(process: asyncio.subprocess.Process, pipes: Sequence[asyncio.Task[None]]) -> None:
+    """Kill a session and let go of its pipes."""
+    _kill(process)
+    with contextlib.suppress(TimeoutError):  # someone outside the session holds a pipe: it is given up
+        await asyncio.wait_for(asyncio.gather(process.wait(), *pipes, return_exceptions=True), GRACE)
+    for pipe in pipes:
+        pipe.cancel()
+    process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of pipes that stay open
+
+
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """End the session's process group. It exists while its leader is not waited for, or has members left."""
+    """End the session's process group, which exists while its leader is not waited for, or has members left.
+
+    And all descendants: what bubblewrap has just started has a session of its own, and does not die with it yet. Their
+    leader stands still meanwhile, so that it starts no more.
+    """
+    _signal(os.killpg, process.pid, signal.SIGSTOP)
+    descendants = tree(process.pid)[1:] if process.returncode is None else []
+    _signal(os.killpg, process.pid, signal.SIGKILL)
+    for pid in descendants:
+        _signal(os.kill, pid, signal.SIGKILL)
+
+
+def _signal(send: Callable[[int, int], None], pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+        send(pid, number)
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rollout.hooks import to_its_end
 from rollout.sandbox import DEFAULT_LIMITS, Limits, Sandbox, SandboxResult
 from rollout.workspace_files import exists, read_text, write_text
 
@@ -57,7 +58,10 @@ class Workspace:
         return exists(self.folder, path)
 
     async def close(self) -> None:
-        """Remove the folder, once what runs in it has ended."""
+        """Remove the folder, once what runs in it has ended; also where nobody waits for that any more."""
+        await to_its_end(self._close())
+
+    async def _close(self) -> None:
         async with self._running:
             self._closed = True
             folder, self._folder = self._folder, None
@@ -67,5 +71,8 @@ class Workspace:
 
 def _remove(folder: Path) -> None:
     """Also what its owner has closed, and nests deeper than Python can walk; links are not followed."""
-    for command in (["chmod", "-R", "u+rwX", "--", str(folder)], ["rm", "-rf", "--", str(folder)]):
+    remove, permit = ["rm", "-rf", "--", str(folder)], ["chmod", "-R", "u+rwX", "--", str(folder)]
+    for command in (remove, permit, remove):
         subprocess.run(command, timeout=REMOVE_SECONDS, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        if not folder.exists():
+            return

@@ -24,7 +24,7 @@ class WorkspaceEnvironment(ToolEnvironment):
     """The folder starts with the task's `files` (path → text). `self.workspace` is there for rewards and hidden tests.
 
     Options: `sandbox` ("bubblewrap", "process"; left out: the best that works) and `limits`, by the names of
-    `rollout.sandbox.Limits`. A subclass that has its own `reset` or `close` calls these.
+    `rollout.sandbox.Limits`. A subclass that has its own `reset` calls this one. The folder is removed after `close`.
     """
 
     def __init__(
@@ -44,9 +44,8 @@ class WorkspaceEnvironment(ToolEnvironment):
         await call(self.workspace.open, self.task.extra.get("files") or {})
         return await super().reset()
 
-    async def close(self) -> None:
+    async def free_own(self) -> None:
         await self.workspace.close()
-        await super().close()
 
 
 def limits_of(options: Mapping[str, Any]) -> Limits:

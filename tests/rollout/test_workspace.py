@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from support.configuration import small
 from support.rollouts import CALL, END, TOKENIZER, TOOL
@@ -131,6 +133,38 @@ async def test_a_cancelled_command_ends_before_its_folder_goes(workspace: Worksp
     assert not folder.exists()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_command_that_is_cancelled_while_it_starts_leaves_nothing_behind(workspace: Workspace) -> None:
+    command = f"sleep 3600.{os.getpid()}"
+    running = asyncio.ensure_future(used(workspace, "shell", command=f"{command} & echo > begun; wait"))
+    end = time.monotonic() + 30
+    while not workspace.exists("begun") and time.monotonic() < end:
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # the loop hears nothing of the command, which gets ahead of it
+    running.cancel()
+    await asyncio.wait([running])
+    assert await _ended(command)
+
+
+async def test_a_command_that_is_cancelled_at_any_moment_leaves_nothing_behind(workspace: Workspace) -> None:
+    command = f"sleep 3600.{os.getpid()}"
+    for number in range(40):
+        running = asyncio.ensure_future(used(workspace, "shell", command=f"{command} & {command}"))
+        await asyncio.sleep(number / 1000)
+        running.cancel()
+        await asyncio.wait([running])
+    assert await _ended(command)
+
+
+async def _ended(command: str) -> bool:
+    """Whether no process of this command is left, once they had time to end."""
+    end = time.monotonic() + 30
+    while running := [p for p in psutil.process_iter(["cmdline"]) if command in " ".join(p.info["cmdline"] or ())]:
+        if time.monotonic() > end:
+            break
+        await asyncio.sleep(0.2)
+    return not running
 
 
 def _script(stream: Sequence[int], seed: int, version: int) -> list[int]:
