@@ -6,10 +6,13 @@ that a broken or too long one costs seconds and not a stage.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
+from models.chat import ChatFormat
 from models.spans import Span, spans
 from models.tokenizer import Tokenizer
-from schemas.data import Demonstration, Preference
+from rollout.cast import Cast
+from schemas.data import Demonstration, Preference, Task
 from schemas.errors import RequestError
 from schemas.messages import Message, ToolSpec
 from schemas.selection import Selection
@@ -38,6 +41,9 @@ class Taught:
     """So many of the tokens are the assistant's."""
     unknown_tools: tuple[str, ...]
     """Tools that its turns call and the environment does not offer."""
+    opened_otherwise: int
+    """Rows that do not open as an episode with the same question would: by the system prompt, or the tools that the
+    model is told of. What they teach is then asked for in other words."""
     example: list[Span]
     """The first stream."""
 
@@ -51,29 +57,31 @@ def check_lessons(request: Request) -> None:
             pass
 
 
-def measure_lessons(request: Request, offered: Sequence[ToolSpec]) -> list[Taught]:
-    """Every warm-up's data. `offered`: the environment's tools.
+def measure_lessons(request: Request, cast: Cast) -> list[Taught]:
+    """Every warm-up's data, beside the players of the episodes that it prepares for.
 
     RequestError as `check_lessons`, and for a row whose turns would be read otherwise than they are meant.
     """
     tokenizer = read_tokenizer(request)
-    return [_taught(request, stage, tokenizer, offered) for stage in request.config.warm_up]
+    return [_taught(request, stage, tokenizer, cast) for stage in request.config.warm_up]
 
 
-def _taught(request: Request, stage: WarmUp, tokenizer: Tokenizer, offered: Sequence[ToolSpec]) -> Taught:
+def _taught(request: Request, stage: WarmUp, tokenizer: Tokenizer, cast: Cast) -> Taught:
     setting, what = f"warm_up.{stage.name}", "demonstrations" if isinstance(stage, SFT) else "pairs"
-    formats, called = Formats(tokenizer), set[str]()
-    rows = longest = tokens = trained = 0
+    formats, offered, called = Formats(tokenizer), cast.tool_specs, set[str]()
+    rows = longest = tokens = trained = otherwise = 0
     example: list[Span] = []
     for row, streams in _rows(request, stage, tokenizer, formats):
         rows += 1
-        called |= _read_back(row, formats, offered) if row is not None else set()
+        if row is not None:
+            called |= _read_back(row, formats, offered)
+            otherwise += _opens_otherwise(row, streams[0], cast, offered, formats.of(offered))
         example = example or spans(*streams[0], tokenizer, formats.of(offered))
         for ids, mask in streams:
             longest, tokens, trained = max(longest, len(ids)), tokens + len(ids), trained + sum(mask)
     unknown = tuple(sorted(called - {tool.name for tool in offered}))
     where = request.data[setting].where
-    return Taught(setting, where, what, rows, stage.max_length, longest, tokens, trained, unknown, example)
+    return Taught(setting, where, what, rows, stage.max_length, longest, tokens, trained, unknown, otherwise, example)
 
 
 def _rows(
@@ -113,6 +121,17 @@ def _read_back(row: Demonstration | Preference, formats: Formats, offered: Seque
             )
         found.update(meant)
     return found
+
+
+def _opens_otherwise(
+    row: Demonstration | Preference, example: Example, cast: Cast, offered: Sequence[ToolSpec], chat: ChatFormat
+) -> bool:
+    """Whether an episode would ask the row's question in other tokens; false where code of the user's own asks it."""
+    messages = row.messages if isinstance(row, Demonstration) else row.prompt
+    given = [m for m in takewhile(lambda m: m.role != "assistant", messages) if m.role != "system"]
+    opening = cast.opening(Task("", given[0].content, "")) if [m.role for m in given] == ["user"] else None
+    tokens, mask = example
+    return opening is not None and tokens[: mask.index(True)] != chat.prompt(opening, offered)
 
 
 def _calls(names: Sequence[str]) -> str:

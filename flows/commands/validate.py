@@ -27,7 +27,7 @@ def main(args: argparse.Namespace) -> None:
     check_start(request)
     read_run(request.store, request.run)
     cast = check_environment(request)
-    taught = measure_lessons(request, cast.tool_specs)
+    taught = measure_lessons(request, cast)
     proof = prove(request, args.tasks)
     pause = write_pause(request.store)
     cost = traffic.estimate(request.config, traffic.parameters(request), pause=pause) if pause else None
@@ -42,11 +42,12 @@ def main(args: argparse.Namespace) -> None:
 
 def _learned(taught: Taught) -> str:
     """A line for a warm-up's data."""
-    lacking = ", ".join(f"`{name}`" for name in taught.unknown_tools)
+    lacking, other = ", ".join(f"`{name}`" for name in taught.unknown_tools), taught.opened_otherwise
     return (
         f"  {taught.setting} ({taught.file}): {taught.rows} {taught.what} of at most {taught.longest} tokens "
         f"(max_length {taught.max_length}), {taught.trained / taught.tokens:.0%} of all tokens are trained"
         + (f"; they call {lacking}, which the environment does not offer" if lacking else "")
+        + (f"; {other} open otherwise than an episode with their question (system prompt or tools)" if other else "")
     )
 
 

@@ -159,6 +159,22 @@ def test_demonstrations_are_measured_and_shown(config: str, root: str, capsys: p
     assert not [p for p in Path(root).rglob("*") if p.is_file()]
 
 
+def test_what_opens_otherwise_than_an_episode_is_counted(
+    config: str, root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that was shown no system prompt is later asked with one."""
+    told = shown(said("assistant", "2"))
+    told["messages"].insert(0, said("system", "Compute."))
+    with_demonstrations(config, GOOD, told, told)
+    for prompt, count in (("", 2), ("Compute.", 1)):
+        settings = ["--set", f'environment.system_prompt="{prompt}"', "--tasks", "0"]
+        assert main(["validate", config, "--root", root, *settings]) == 0
+        assert f"; {count} open otherwise than an episode with their question" in capsys.readouterr().out
+    with_demonstrations(config, GOOD)
+    assert main(["validate", config, "--root", root, "--tasks", "0"]) == 0
+    assert "open otherwise" not in capsys.readouterr().out
+
+
 def test_pairs_are_measured_on_both_sides(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> None:
     pair = {"prompt": [said("user", "1+1")], "chosen": [said("assistant", "2")], "rejected": [said("assistant", "no")]}
     with_demonstrations(config, pair)
