@@ -14,12 +14,19 @@ from rollout.episode import Job
 from rollout.gold import Prompter
 from schemas.data import Task
 from schemas.errors import RequestError
-from schemas.trajectory import Trajectory
+from schemas.trajectory import Status, Trajectory
 from storage.rows import read_tasks
 from tasks.fit import read_tokenizer
 from tasks.request import Request, task_files
 
 AT_ONCE = 64
+LIMITS = {
+    str(Status.MAX_TOKENS): "raise rollout.max_tokens_per_turn",
+    str(Status.MAX_CONTEXT): "raise rollout.max_length",
+    str(Status.MAX_TURNS): "raise environment.max_turns",
+    str(Status.MAX_TOOL_SECONDS): "raise environment.tool_seconds",
+}
+"""What helps where a limit ended a gold episode."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +104,10 @@ async def _task(prompter: Prompter, where: str, task: Task) -> Trajectory | None
         return None
     row = await prompter.say(Job(0, 0, 0, task), turns)
     if not row.solved:
+        advice = LIMITS.get(row.status, "correct the task's answer, the environment or its `gold`")
         raise RequestError(
-            f"{where}: the gold answer of the task `{task.id}` is not solved ({_end(row)}): correct the task's answer, "
-            f"the environment or its `gold` (docs/environments.md)"
+            f"{where}: the gold answer of the task `{task.id}` is not solved ({_end(row)}): {advice} "
+            f"(docs/environments.md)"
         )
     wrong = await prompter.say_wrong(Job(0, 1, 0, task), turns)
     if wrong.failed:

@@ -106,7 +106,7 @@ def test_as_json(config: str, root: str, capsys: pytest.CaptureFixture[str]) -> 
         ("environment.environment=own:NoMessages", ("`train-0`", "list of assistant messages")),
         ("environment.environment=own:Fragile", ("`train-0`", "breaks the episode", "ValueError")),
         ("environment.reward=own:anything", ("`train-0`", "an answer that says nothing solves", "reward 1")),
-        ("rollout.max_tokens_per_turn=1", ("`train-0`", "is not solved", "status max_tokens")),
+        ("rollout.max_tokens_per_turn=1", ("`train-0`", "status max_tokens", "raise rollout.max_tokens_per_turn")),
     ],
 )
 def test_the_first_failure_is_one_sentence(
