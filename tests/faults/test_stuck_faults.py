@@ -10,10 +10,14 @@ import time
 import numpy as np
 import pytest
 from support.protocol import BASE, FakeWorker, config, learner, trajectory
+from support.rollouts import load, publish
 from support.turning import drive, finish, records
 
 from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
+from rollout.policy import PolicyFollower
+from rollout.probe import Prover
+from rollout.scripted import ScriptedEngine
 from schemas.data import Task
 from schemas.ledger import Disposition, Kind
 from schemas.trajectory import Status
@@ -90,6 +94,20 @@ async def test_no_wake_up_is_lost_between_ten_thousand_of_them():
             await others()
             await orchestrator.wait(3600.0)
     assert sorted(row.group for row in delivered) == list(range(FLIPS))
+
+
+async def test_no_wake_up_is_lost_between_ten_thousand_policies():
+    """Nothing ends here but the loading of the next policy: whoever misses that sleeps for ever."""
+    store, engine = MemoryStore(), ScriptedEngine(lambda stream, seed, version: [5], version=0)
+    orchestrator = RolloutOrchestrator(None, print, max_concurrency=1, attempts=1)
+    prover = Prover(engine, 1e-3)
+    follower = PolicyFollower(store, BASE, engine, load, prover, drain=True, news=orchestrator.wake)
+    async with asyncio.timeout(60):
+        for version in range(1, FLIPS + 1):
+            publish(store, version)
+            while not await follower.follow(version, in_flight=0):
+                await orchestrator.wait(3600.0)
+    assert engine.version == FLIPS
 
 
 def test_slow_tasks_are_trained_as_often_as_they_are_sampled():

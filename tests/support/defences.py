@@ -191,6 +191,13 @@ DEFENCES = (
         "        self._news.clear()\n        try:\n            await asyncio.wait_for(self._news.wait(), seconds)",
     ),
     Defence(
+        19,
+        f"{STUCK}no_wake_up_is_lost_between_ten_thousand_policies",
+        "rollout/policy.py",
+        "            self._loading.add_done_callback(lambda _: self._news())\n",
+        "",
+    ),
+    Defence(
         20,
         f"{ORCHESTRATOR}one_bad_task_stops_nothing",
         "rollout/orchestrator.py",
