@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from rollout.episode import plain
 from schemas.messages import Message, ToolCall, ToolSpec
@@ -59,10 +59,22 @@ class _Message(BaseModel):
     tool_call_id: str = ""
 
 
+class _Schema(BaseModel):
+    """What the formats look at in a schema of arguments; the rest is the program's."""
+
+    properties: dict[str, dict[str, Any]] = {}
+    required: list[str] = []
+
+
+def _schema(value: dict[str, Any]) -> dict[str, Any]:
+    _Schema.model_validate(value)
+    return value
+
+
 class _Function(BaseModel):
-    name: str
-    description: str = ""
-    parameters: dict[str, Any] = {}
+    name: Annotated[str, Field(min_length=1)]
+    description: str | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(_schema)] = {}
 
 
 class _Tool(BaseModel):
@@ -120,7 +132,8 @@ def read_request(body: object) -> Asked:
     messages = tuple(_message(m) for m in read.messages)
     if messages[-1].role == "assistant":
         raise Refused(400, "invalid_value", "the last message is the assistant's: nothing asks for another", "messages")
-    tools = tuple(ToolSpec(t.function.name, t.function.description, t.function.parameters) for t in read.tools or ())
+    offered = [tool.function for tool in read.tools or ()]
+    tools = tuple(ToolSpec(f.name, f.description or "", f.parameters) for f in offered)
     return Asked(
         model=read.model,
         messages=messages,

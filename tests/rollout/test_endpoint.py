@@ -1,16 +1,22 @@
 """The endpoint as OpenAI's own client meets it: answers, streams, refusals, and requests that nobody waits for."""
 
 import asyncio
+import contextlib
+import json
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.programs import TOOLS, episode, use_the_tool, world
-from support.rollouts import CALL, END
+from support.rollouts import CALL, END, TOKENIZER
 
 from rollout.engine import Completion, Request
-from rollout.program_line import OPEN
+from rollout.formats import ChatFormats
+from rollout.program_line import OPEN, REFUSED
+from rollout.program_requests import Refused, read_request
 from rollout.programs import Address
 from rollout.scripted import ScriptedEngine
 
@@ -97,6 +103,95 @@ async def test_a_stream_adds_up_to_the_answer() -> None:
         assert final.choices[0].message.content == "<|call|>1+1"
 
     await visit(look, lambda *_: [CALL, *b"1+1", END])
+
+
+async def test_a_client_may_leave_in_the_middle_of_a_stream() -> None:
+    """The turn was sampled and stays; who asks the same again is answered anew."""
+
+    async def look(client: Any, address: Address) -> None:
+        asked: Any = {"model": address.model, "messages": ASK}
+        stream = await client.chat.completions.create(**asked, stream=True)
+        async for _ in stream:
+            break
+        await stream.close()
+        await client.chat.completions.create(**asked)
+
+    row = await visit(look)
+    assert (len(row.turns), row.segment_starts) == (2, (0, 14))
+
+
+async def test_what_is_asked_after_the_episode_s_end_is_turned_away() -> None:
+    late: list[Any] = []
+
+    async def look(client: Any, address: Address) -> None:
+        await client.chat.completions.create(model=address.model, messages=ASK)
+        late.append(address)
+
+    async def ask() -> None:
+        async with httpx.AsyncClient() as http:
+            body = {"model": "policy", "messages": ASK}
+            found = await http.post(f"{late[0].base_url}/chat/completions", json=body)
+            assert (found.status_code, found.json()["error"]["code"]) == (410, "episode_over")
+
+    row = await visit(look, afterwards=ask)
+    assert (row.status, len(row.turns)) == ("succeeded", 1)
+
+
+async def test_who_asks_on_and_on_for_what_can_t_be_served_is_stopped() -> None:
+    async def look(client: Any, address: Address) -> None:
+        async with httpx.AsyncClient() as http:
+            while True:
+                await http.post(f"{address.base_url}/chat/completions", content=b"?")
+
+    row = await episode(world(look))
+    assert row.status == "environment_error"
+    assert row.detail == f"{REFUSED} requests of the program in a row were refused, the last one: the body is not JSON"
+
+
+async def test_a_body_beyond_all_context_is_turned_away() -> None:
+    async def look(client: Any, address: Address) -> None:
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.chat.completions.create(
+                model=address.model, messages=[{"role": "user", "content": "x" * 500_000}]
+            )
+        assert refused.value.status_code == 413
+        await client.chat.completions.create(model=address.model, messages=ASK)
+
+    await visit(look)
+
+
+STRING = st.text(st.characters(), max_size=4) | st.sampled_from(["user", "function"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | STRING,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(STRING, inner, max_size=3),
+    max_leaves=6,
+)
+CALLED = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "c", "arguments": "{}"}}]}
+WHOLE: Any = {
+    "model": "policy", "messages": [*ASK, CALLED, *ASK], "tools": TOOLS, "tool_choice": "auto",
+    "temperature": 0.5, "top_p": 0.5, "max_tokens": 3, "stop": ["x"], "stream": True, "seed": 3, "n": 1,
+    "stream_options": {"include_usage": True},
+}  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_a_body_says_is_read_or_refused(data: st.DataObject) -> None:
+    """Any value in any place of a request, lone surrogates and infinite numbers among them."""
+    body = json.loads(json.dumps(WHOLE))
+    place: Any = body
+    while True:
+        name = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+        inner = place[name]
+        if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
+            break
+        place = inner
+    place[name] = data.draw(JSON)
+    with contextlib.suppress(Refused):
+        asked = read_request(body)
+        chat = ChatFormats(TOKENIZER).of(asked.tools)
+        chat.prompt(asked.messages, asked.tools)
+        chat.parse([CALL, *b"c:{}", END])
 
 
 @pytest.mark.parametrize(
@@ -247,9 +342,13 @@ async def test_a_client_may_time_out_and_try_again() -> None:
     engine = Slow()
 
     async def look(client: Any, address: Address) -> str | None:
-        with pytest.raises(openai.APITimeoutError):
-            await client.with_options(timeout=0.2).chat.completions.create(model=address.model, messages=ASK)
-        await until(lambda: engine.given_up == 1)
+        patience = 0.2
+        while not engine.given_up:  # on a busy machine a request may not even have come
+            with pytest.raises(openai.APITimeoutError):
+                hasty = client.with_options(timeout=patience)
+                await hasty.chat.completions.create(model=address.model, messages=ASK)
+            patience *= 2
+            await until(lambda: not engine.waiting)
         engine.let.set()
         return await use_the_tool(client, address)
 

@@ -11,10 +11,12 @@ import openai
 import psutil
 import pytest
 from support.programs import TASK, episode, use_the_tool, world
-from support.rollouts import ASSISTANT, CALL, END, TOOL, USER, config
+from support.rollouts import ASSISTANT, CALL, END, TOKENIZER, TOOL, USER, config
 
 from rollout.cast import load_cast
 from rollout.engine import Completion, Request
+from rollout.episode import Job
+from rollout.gold import Prompter
 from rollout.programs import Address, CommandEnvironment, ProgramEnvironment
 from rollout.scripted import ScriptedEngine
 from schemas import seeds
@@ -185,10 +187,10 @@ print(json.load(urllib.request.urlopen(request))["choices"][0]["message"]["conte
 
 def command(folder: Path, program: str, **settings: Any) -> type[CommandEnvironment]:
     """The environment of a command, in a file of its own as users have it."""
-    (folder / "agent.py").write_text(program)
+    (folder / "command_agent.py").write_text(program)
     (folder / "environment.py").write_text(
         "import sys\nfrom rollout.programs import CommandEnvironment\n\n"
-        "class Command(CommandEnvironment):\n    command = (sys.executable, 'agent.py')\n"
+        "class Command(CommandEnvironment):\n    command = (sys.executable, 'command_agent.py')\n"
     )
     named = {"tools": [], "environment": "environment:Command", **settings}
     cast = load_cast(config(environment=named).environment, str(folder))
@@ -213,6 +215,17 @@ async def test_a_command_that_floods_or_hangs_behind_its_end_is_cut_off(tmp_path
     stay = ask + "\nimport subprocess\nsubprocess.Popen(['sleep', '20'], start_new_session=True)\nprint(told)"
     row = await episode(command(tmp_path, stay), lambda *_: [*b"132", END])
     assert (row.status, row.reward) == ("succeeded", 1.0)
+
+
+async def test_gold_and_wrong_answers_go_through_the_program(tmp_path: Path) -> None:
+    command(tmp_path, AGENT)
+    run = config(environment={"tools": [], "environment": "environment:Command"})
+    prompter = Prompter(run, str(tmp_path), TOKENIZER)
+    job = Job(0, 0, 0, TASK)
+    gold = await prompter.gold(TASK, "tasks")
+    right, wrong = await asyncio.gather(prompter.say(job, gold), prompter.say_wrong(job, gold))
+    await prompter.close()
+    assert [(r.status, r.reward) for r in (right, wrong)] == [("succeeded", 1.0), ("succeeded", 0.0)]
 
 
 async def test_a_command_that_fails_says_why(tmp_path: Path) -> None:

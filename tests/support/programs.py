@@ -1,6 +1,7 @@
 """Episodes that a program plays: an endpoint, an engine with a script, and programs with OpenAI's own client."""
 
 import json
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from schemas.data import Task
 from schemas.trajectory import Trajectory
 from support.rollouts import TOKENIZER, config, solve
 
+TLS = ssl.create_default_context()
+"""Clients that make one each take 20 ms for it."""
 TASK = Task("t", "12*11=?", "132", {})
 SPEC = CalculatorTool().spec
 TOOLS: Any = [
@@ -33,9 +36,11 @@ async def episode(
     program: type[ProgramEnvironment],
     script: Any = solve,
     tokenizer: Any = TOKENIZER,
+    afterwards: Callable[[], Any] | None = None,
     **changes: Any,
 ) -> Trajectory:
-    """The row of one episode. `script`: an engine, or what a scripted one answers with."""
+    """The row of one episode. `script`: an engine, or what a scripted one answers with. `afterwards` is awaited while
+    the endpoint still serves."""
     run = config(**{"environment": {"tools": []}} | changes)
     length = run.rollout.max_length
     engine: Engine = (
@@ -49,7 +54,10 @@ async def episode(
         player = ProgramPlayer(
             engine, ChatFormats(tokenizer), cast, run, endpoint, run="test", seed=7, worker="w", temperature=1.0
         )
-        return await player.collect(Job(3, 1, 0, TASK))
+        row = await player.collect(Job(3, 1, 0, TASK))
+        if afterwards is not None:
+            await afterwards()
+        return row
     finally:
         await endpoint.stop()
 
@@ -59,7 +67,10 @@ def world(look: Callable[[Any, Address], Any]) -> type[ProgramEnvironment]:
 
     class World(ProgramEnvironment):
         async def act(self, address: Address) -> str | None:
-            async with openai.AsyncOpenAI(base_url=address.base_url, api_key=address.api_key, max_retries=0) as client:
+            async with openai.AsyncOpenAI(
+                base_url=address.base_url, api_key=address.api_key, max_retries=0,
+                http_client=openai.DefaultAsyncHttpxClient(verify=TLS),
+            ) as client:  # fmt: skip
                 return await look(client, address)
 
     return World
