@@ -24,6 +24,7 @@ from side import Side
 
 from models.config import DecoderConfig
 from models.tokenizer import ByteTokenizer
+from rollout import garbage
 from rollout.worker import Worker
 from schemas import keys
 from schemas.config_text import check
@@ -205,6 +206,7 @@ def main() -> None:
     args = arguments()
     if not args.peer:
         print("no --peer given: it is left out")
+    garbage.spare()  # as a worker process does
     peer = Side(args.peer, "peer_orchestrator.py") if args.peer else None
     lines, meets = compared(args.episodes, args.seconds, args.rounds, peer)
     if peer is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from models.user_modules import check_same
-from rollout import hooks
+from rollout import garbage, hooks
 from rollout.engine import SCORED
 from rollout.episode import Job
 from rollout.orchestrator import RolloutOrchestrator
@@ -214,6 +214,7 @@ def main(args: argparse.Namespace) -> None:
         from models.compiling import announce_compilations
         from models.stored import load_weights
 
+    garbage.spare()
     announce_compilations(limit)
     asyncio.run(Evaluation(store, spec, load=load_weights).run())
 

@@ -163,14 +163,24 @@ def is_at_once(function: Callable[..., Any]) -> bool:
     """Whether a function, method or class (by its constructor) is marked."""
     if isinstance(function, type):
         return function.__new__ is object.__new__ and function.__init__ in _AT_ONCE
-    plain = function.__func__ if type(function) is MethodType else function
+    plain = _plain(function)
     return type(plain) is FunctionType and plain in _AT_ONCE
+
+
+def _plain(function: Callable[..., Any]) -> Any:
+    return function.__func__ if type(function) is MethodType else function
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """As `inspect` says, which is asked only where a look does not do."""
+    code = getattr(_plain(function), "__code__", None)
+    return (code is not None and bool(code.co_flags & inspect.CO_COROUTINE)) or inspect.iscoroutinefunction(function)
 
 
 async def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a hook, plain or async, without blocking the event loop."""
     try:
-        if inspect.iscoroutinefunction(function):
+        if _is_async(function):
             return await function(*args, **kwargs)
         if is_at_once(function):
             return function(*args, **kwargs)

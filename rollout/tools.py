@@ -148,6 +148,8 @@ class ToolManager:
 
     async def outputs(self, calls: Sequence[ToolCall]) -> list[ToolOutput]:
         """Run the calls of one turn; what each came to, in their order. Where several fail, the first is raised."""
+        if len(calls) == 1:
+            return [await self.run(calls[0])]
         found: list[ToolOutput] = []
         for together, some in groupby(calls, self._concurrent):
             several = list(some)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from models.user_modules import check_same
-from rollout import hooks
+from rollout import garbage, hooks
 from rollout.adapter_policies import AdapterPolicies
 from rollout.claims import ClaimBoard
 from rollout.counters import Counters
@@ -189,6 +189,7 @@ def main(args: argparse.Namespace) -> None:
         from models.compiling import announce_compilations
         from models.stored import load_weights
 
+    garbage.spare()
     announce_compilations(config.supervision.work_seconds)
     asyncio.run(Worker(store, args.base, spec, load=load_weights, index=args.index).run())
 
