@@ -26,6 +26,7 @@ from storage.memory import MemoryStore
 from trainer.advantages import grpo
 
 FLIPS = 10_000
+ENDS = [Status.SUCCEEDED, Status.SUCCEEDED, Status.FLOODED, Status.ENVIRONMENT_ERROR]
 
 
 def begin(store, run, name="L1", **options):
@@ -108,6 +109,38 @@ async def test_no_wake_up_is_lost_between_ten_thousand_policies():
             while not await follower.follow(version, in_flight=0):
                 await orchestrator.wait(3600.0)
     assert engine.version == FLIPS
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_groups_that_are_given_up_at_any_moment_strand_nothing(seed):
+    """Cancelling stranded groups that were partly played (huggingface/trl#5320).
+
+    Every episode that began ends as a row or is counted as given up, and the samples of all other groups end with a
+    success or their last attempt.
+    """
+    draw, rows, begun = random.Random(seed), [], []
+
+    async def collect(job):
+        begun.append(job.id)
+        for _ in range(draw.randrange(6)):
+            await asyncio.sleep(0)
+        return trajectory(job.group, job.sample, attempt=job.attempt, status=draw.choice(ENDS), detail=job.id)
+
+    orchestrator = RolloutOrchestrator(collect, rows.append, max_concurrency=8, attempts=3)
+    orchestrator.submit(Job(group, sample, 0, Task("t", "?", "!")) for group in range(100) for sample in range(2))
+    unwanted, given_up = set(), 0
+    async with asyncio.timeout(60):
+        while orchestrator.queued or orchestrator.in_flight:
+            orchestrator.fill()
+            await orchestrator.wait(3600.0)
+            await asyncio.sleep(0)
+            if draw.random() < 0.3:
+                unwanted.add(draw.choice(sorted(orchestrator.groups)[:4] or [0]))
+                given_up += await orchestrator.cancel(lambda job: job.group in unwanted)
+    assert len(begun) == len(set(begun)) == len(rows) + given_up and given_up
+    ends = {(r.group, r.sample) for r in rows if not r.failed or r.attempt == 2}
+    assert ends >= {(group, sample) for group in range(100) if group not in unwanted for sample in range(2)}
+    assert len([r for r in rows if not r.failed]) == len({(r.group, r.sample) for r in rows if not r.failed})
 
 
 def test_slow_tasks_are_trained_as_often_as_they_are_sampled():

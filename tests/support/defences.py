@@ -254,6 +254,13 @@ DEFENCES = (
         "settle = {}",
     ),
     Defence(
+        22,
+        f"{STUCK}groups_that_are_given_up_at_any_moment_strand_nothing",
+        "rollout/orchestrator.py",
+        "        self._take()\n        self._queue = deque",
+        "        self._finished.clear()\n        self._queue = deque",
+    ),
+    Defence(
         23,
         f"{VERSIONS}an_update_during_a_turn_does_not_make_its_tokens_younger",
         "rollout/scripted.py",
