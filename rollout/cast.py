@@ -72,6 +72,7 @@ class Cast:
     def opening(self, task: Task) -> list[Message] | None:
         """The messages that an episode of a task opens with; None where the user's own code makes them."""
         own = self.environment.reset is BaseTaskEnv.reset and self.agent.start is ConversationAgentBase.start
+        own = own and not issubclass(self.environment, ProgramEnvironment)
         prompt = self.make_agent().system_prompt if own else ""
         system = [Message("system", prompt)] if prompt else []
         return [*system, Message("user", task.prompt)] if own else None

@@ -46,9 +46,11 @@ class Setup:
 
     async def close(self) -> None:
         """Stop serving and computing."""
-        if self.endpoint is not None:
-            await self.endpoint.stop()
-        await self.engine.close()
+        try:
+            if self.endpoint is not None:
+                await self.endpoint.stop()
+        finally:
+            await self.engine.close()
 
 
 async def set_up(config: Run, folder: str, policy: Policy, identity: Identity, temperature: float) -> Setup:

@@ -221,6 +221,7 @@ async def test_gold_and_wrong_answers_go_through_the_program(tmp_path: Path) -> 
     command(tmp_path, AGENT)
     run = config(environment={"tools": [], "environment": "environment:Command"})
     prompter = Prompter(run, str(tmp_path), TOKENIZER)
+    assert prompter.cast.opening(TASK) is None, "a program says what it opens with"
     job = Job(0, 0, 0, TASK)
     gold = await prompter.gold(TASK, "tasks")
     right, wrong = await asyncio.gather(prompter.say(job, gold), prompter.say_wrong(job, gold))
