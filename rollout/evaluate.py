@@ -97,7 +97,7 @@ class Evaluation:
             return self._stop()
 
         try:
-            if config.rollout.engine == "vllm":  # a server may hold on to what it held before
+            if config.rollout.servers is not None:  # a server may hold on to what it held before
                 count = min(SCORED, config.rollout.max_length - 1)
                 await Prover(made.engine, config.rollout.probe_tolerance).alone(policy.params, policy.version, count)
             del policy  # the engine has weights of its own

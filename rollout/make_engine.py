@@ -8,7 +8,7 @@ from models.plugins import load_object
 from models.tokenizer import Tokenizer
 from rollout.engine import Engine
 from rollout.scripted import ScriptedEngine
-from schemas.config import Rollout
+from schemas.config import Rollout, Servers
 
 
 async def make_engine(
@@ -18,18 +18,18 @@ async def make_engine(
 
     RequestError where the script can't be loaded or no server can be started or reached.
     """
-    if rollout.engine == "vllm":
-        return await _vllm_engine(rollout, config, params, version, tokenizer)
+    if rollout.servers is not None:
+        return await _server_engine(rollout, rollout.servers, config, params, version, tokenizer)
     return await asyncio.to_thread(_engine, rollout, folder, config, params, version, tokenizer)
 
 
-async def _vllm_engine(
-    rollout: Rollout, config: DecoderConfig, params: Any, version: int, tokenizer: Tokenizer
+async def _server_engine(
+    rollout: Rollout, servers: Servers, config: DecoderConfig, params: Any, version: int, tokenizer: Tokenizer
 ) -> Engine:
     from rollout.vllm_engine import VllmEngine
 
     engine = VllmEngine(
-        config, params, tokenizer, rollout.vllm, version=version, slots=rollout.slots, max_length=rollout.max_length
+        config, params, tokenizer, servers, version=version, slots=rollout.slots, max_length=rollout.max_length
     )
     try:
         await engine.start()

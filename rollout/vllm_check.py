@@ -1,4 +1,4 @@
-"""What a vLLM server that was given by URL must be like, seen before it is given anything."""
+"""What a server that was given by URL must be like, seen before it is given anything."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,14 +6,14 @@ from typing import Any
 
 from models.config import DecoderConfig
 from rollout.vllm_client import Refused, ServerGone, VllmClient
-from schemas.config import VllmServers
+from schemas.config import Servers
 from schemas.errors import RequestError
 
 
-async def check_servers(settings: VllmServers, config: DecoderConfig, context: int, rank: int) -> None:
+async def check_servers(settings: Servers, config: DecoderConfig, context: int, rank: int) -> None:
     """RequestError names the first server that is of no use to a policy with adapters of `rank`; 0: whole weights."""
     for url in settings.urls:
-        client = VllmClient(url)
+        client = VllmClient(url, label=settings.label)
         try:
             await check_server(client, config, context, rank, settings.start_seconds)
         finally:
@@ -22,28 +22,28 @@ async def check_servers(settings: VllmServers, config: DecoderConfig, context: i
 
 async def check_server(client: VllmClient, config: DecoderConfig, context: int, rank: int, seconds: float) -> None:
     """RequestError where the server is not there, says nothing for `seconds`, or is of no use."""
-    url = client.url
+    url, correct = client.url, f"rollout.{client.label.lower()}.urls"
     try:
         async with asyncio.timeout(seconds):
             if not await client.healthy():
-                raise RequestError(f"no vLLM answers at {url}: start it, or correct rollout.vllm.urls")
+                raise RequestError(f"no {client.label} answers at {url}: start it, or correct {correct}")
             told = await client.describe()
     except (ServerGone, Refused) as error:
-        raise RequestError(f"what answers at {url} is no vLLM server that can be used ({error})") from error
+        raise RequestError(f"what answers at {url} is no {client.label} server that can be used ({error})") from error
     except TimeoutError as error:
         raise RequestError(f"the server at {url} does not say what it serves within {seconds:g} s") from error
-    _check_model(url, told["model"], config.to_hf())
+    _check_model(url, told["model"], config.to_hf(), correct)
     _check_context(url, told["context"], context)
     _check_rank(url, told.get("rank", 0), rank)
 
 
-def _check_model(url: str, held: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+def _check_model(url: str, held: Mapping[str, Any], ours: Mapping[str, Any], correct: str) -> None:
     for key, value in held.items():
         wanted = ours.get(key)
         if None not in (value, wanted) and value != wanted:
             raise RequestError(
                 f"the server at {url} serves another model: its {key} is {value}, and that of this run's model is "
-                f"{wanted}; start it on this run's weights, or correct rollout.vllm.urls"
+                f"{wanted}; start it on this run's weights, or correct {correct}"
             )
 
 

@@ -1,4 +1,4 @@
-"""One vLLM server over HTTP: what is asked of it, and what its refusals mean.
+"""One vLLM server over HTTP, or an SGLang one that speaks as vLLM does: what is asked, and what refusals mean.
 
 Tokens go in and come out by `/inference/v1/generate`, which tells the weights that sampled each token. A server that is
 too busy (429, 503) is asked again until the caller's deadline; all else is the caller's to decide.
@@ -58,8 +58,9 @@ class VllmClient:
     `owner` goes into the names of weights, so that those that somebody else gave the server are noticed.
     """
 
-    def __init__(self, url: str, owner: str = "") -> None:
-        self.url, self._owner = url.rstrip("/"), owner
+    def __init__(self, url: str, owner: str = "", label: str = "vLLM") -> None:
+        self.url, self.label, self._owner = url.rstrip("/"), label, owner
+        self.title = f"{label} at {self.url}"
         self._adapter: int | None = None
         """The number by which the server's worker knows this owner's adapters, once it has any."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -87,7 +88,7 @@ class VllmClient:
             details = usage.get("prompt_tokens_details") or {}
             versions = self._versions(choice)
         if len(logprobs) != len(tokens):
-            raise EngineUnfit(f"vLLM at {self.url} gave {len(logprobs)} log-probs for {len(tokens)} tokens")
+            raise EngineUnfit(f"{self.title} gave {len(logprobs)} log-probs for {len(tokens)} tokens")
         return Sampled(tokens, logprobs, versions, details.get("cached_tokens") or 0)
 
     async def score(self, token_ids: Sequence[int]) -> tuple[float, ...]:
@@ -104,7 +105,7 @@ class VllmClient:
         try:
             context = int(listed["data"][0]["max_model_len"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise Refused("what it answers at /v1/models names no max_model_len: is it vLLM?") from error
+            raise Refused(f"what it answers at /v1/models names no max_model_len: is it {self.label}?") from error
         try:
             held = (await self._rpc("headrace_describe"))[0]
         except (ServerFailed, Refused) as error:
@@ -131,7 +132,7 @@ class VllmClient:
         await self.set_version(version)
         reset = {"reset_running_requests": "true"}
         if not (await self._call("POST", "/reset_prefix_cache", params=reset)).get("success"):
-            raise RunStopped(f"vLLM at {self.url} did not let go of keys and values of the policy before {version}")
+            raise RunStopped(f"{self.title} did not let go of keys and values of the policy before {version}")
         await self._call("POST", "/resume")
 
     async def _adapt(self, folder: Path) -> list[str]:
@@ -193,7 +194,7 @@ class VllmClient:
         try:
             return answer.json() if answer.content else {}
         except ValueError as error:
-            raise Refused(f"what it answers at {path} is not JSON: is it vLLM?") from error
+            raise Refused(f"what it answers at {path} is not JSON: is it {self.label}?") from error
 
     async def _ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, params: dict[str, str] | None = None
@@ -228,8 +229,8 @@ class VllmClient:
             yield
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise EngineUnfit(
-                f"the answers of vLLM at {self.url} lack what 0.32 tells ({type(error).__name__}: {error}): start a "
-                f"version that docs/engines.md names"
+                f"the answers of {self.title} lack what they should tell ({type(error).__name__}: {error}): start "
+                f"a version that docs/engines.md names"
             ) from error
 
     def _versions(self, choice: dict[str, Any]) -> tuple[int, ...]:
@@ -242,14 +243,14 @@ class VllmClient:
                 raise ServerGone("it was started again and sampled with the weights that it was started with")
             if owner != self._owner or not version.isdigit():
                 raise EngineUnfit(
-                    f"vLLM at {self.url} sampled with weights called {name!r}, which this process did not "
+                    f"{self.title} sampled with weights called {name!r}, which this process did not "
                     f"give it: every worker and evaluation needs servers of its own"
                 )
             versions += [int(version)] * (span["end"] - span["start"])
         if len(versions) != len(choice["token_ids"]):
             raise EngineUnfit(
-                f"vLLM at {self.url} does not tell the weights of every token: it needs a version that gives "
-                f"`weight_versions` (0.32 does)"
+                f"{self.title} does not tell the weights of every token: it needs a version that gives "
+                f"`weight_versions`, as docs/engines.md says"
             )
         return tuple(versions)
 

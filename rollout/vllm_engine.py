@@ -1,4 +1,4 @@
-"""The vLLM engine: tokens in and out of one or more vLLM servers, weights swapped between two tokens.
+"""The engine on vLLM or SGLang servers: tokens in and out of one or more, weights swapped between two tokens.
 
 Requests beyond `slots` a server wait here. What a server was sampling when it died is sampled again with the same seed.
 """
@@ -24,7 +24,7 @@ from rollout.engine import (
 )
 from rollout.vllm_client import Sampled
 from rollout.vllm_fleet import VllmFleet
-from schemas.config import VllmServers
+from schemas.config import Servers
 from schemas.errors import RunStopped
 
 Found = TypeVar("Found")
@@ -33,14 +33,14 @@ BANNED = -100.0
 
 
 class VllmEngine:
-    """Samples from vLLM servers, which `start` or the first request begins with. Without `params`, requests wait."""
+    """Samples from servers, which `start` or the first request begins with. Without `params`, requests wait."""
 
     def __init__(
         self,
         config: DecoderConfig,
         params: Any | None,
         tokenizer: Tokenizer,
-        settings: VllmServers,
+        settings: Servers,
         *,
         version: int = -1,
         slots: int = 32,
@@ -48,7 +48,7 @@ class VllmEngine:
     ) -> None:
         self.version = version if params is not None else -1
         self._vocabulary, self._tokenizer = config.vocab_size, tokenizer
-        self._seconds, self._context = settings.request_seconds, max_length
+        self._settings, self._seconds, self._context = settings, settings.request_seconds, max_length
         self._fleet = VllmFleet(config, settings, max_length, slots)
         self._first, self._newest = params, self.version
         self._starting, self._updating, self._ready = asyncio.Lock(), asyncio.Lock(), asyncio.Event()
@@ -126,7 +126,7 @@ class VllmEngine:
         await self.start()
         await self._ready.wait()
         found = await self._fleet.score(token_ids)
-        return {f"vLLM at {url}": logprobs for url, logprobs in found.items()}
+        return {f"{self._settings.label} at {url}": logprobs for url, logprobs in found.items()}
 
     async def _turn(self, request: Request) -> Completion:
         queued = time.monotonic()
@@ -139,8 +139,8 @@ class VllmEngine:
                 async with asyncio.timeout(self._seconds):
                     sampled = await self._sampled(request)
             except TimeoutError as error:
-                limit = f"rollout.vllm.request_seconds = {self._seconds:g}"
-                raise RunStopped(f"vLLM took longer over a turn than {limit}") from error
+                limit = f"{self._settings.part}.request_seconds = {self._seconds:g}"
+                raise RunStopped(f"{self._settings.label} took longer over a turn than {limit}") from error
             finally:
                 self._busy(-1)
         return self._completion(request, sampled, started - queued, time.monotonic() - started)
@@ -156,7 +156,7 @@ class VllmEngine:
         return sampled
 
     def _wanted(self, request: Request) -> dict[str, Any]:
-        """vLLM's sampling parameters."""
+        """Sampling parameters as vLLM has them."""
         asked = request.sampling
         room = self._context - len(request.token_ids)
         wanted = {
@@ -175,7 +175,7 @@ class VllmEngine:
             )
 
     def _completion(self, request: Request, sampled: Sampled, queue: float, generate: float) -> Completion:
-        """The turn, cut where a stop string is complete: vLLM has no tokenizer here, so it can't look for one."""
+        """The turn, cut where a stop string is complete: servers have no tokenizer here, so it can't look for one."""
         tokens, asked = sampled.token_ids, request.sampling
         cut = stop_length(tokens, asked.stop, self._tokenizer.decode)
         end = len(tokens) if cut is None else cut

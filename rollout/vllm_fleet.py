@@ -1,4 +1,4 @@
-"""The vLLM servers of one engine: all on the same weights, a dead one replaced by a new one with the newest.
+"""The servers of one engine: all on the same weights, a dead one replaced by a new one with the newest.
 
 Servers are the worker's own process or given by URL. A session stays with one server while that server lives, for its
 prefix cache; a new one goes to the server with the fewest requests.
@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 from models.config import DecoderConfig
 from rollout.adapted import Adapted
 from rollout.engine import EngineUnfit
+from rollout.sglang_server import SglangServer
 from rollout.vllm_check import check_server
 from rollout.vllm_client import Refused, ServerFailed, ServerGone, VllmClient
 from rollout.vllm_server import VllmServer, interpreter
 from rollout.vllm_weights import WeightsFolder
-from schemas.config import VllmServers
+from schemas.config import Servers, SglangServers
 from schemas.errors import RequestError, RunStopped
 
 Found = TypeVar("Found")
@@ -65,11 +66,12 @@ class Server:
 class VllmFleet:
     """Starts or joins the servers with the first weights that they are given."""
 
-    def __init__(self, config: DecoderConfig, settings: VllmServers, context: int, slots: int) -> None:
+    def __init__(self, config: DecoderConfig, settings: Servers, context: int, slots: int) -> None:
+        kind = SglangServer if isinstance(settings, SglangServers) else VllmServer
         python = None if settings.urls else interpreter(settings)
         self._config, self._settings, self._context, self._owner = config, settings, context, uuid.uuid4().hex[:10]
         self._scratch = WeightsFolder(settings.folder, config)
-        self._process = VllmServer(python, settings, self._scratch.path, context, slots) if python else None
+        self._process = kind(python, settings, self._scratch.path, context, slots) if python else None
         self._servers: list[Server] = []
         self._held: Held | None = None
         self._weighing = asyncio.Lock()
@@ -136,11 +138,11 @@ class VllmFleet:
                 self._lost(server, client, str(gone))
                 raise
             except Refused as error:
-                raise RequestError(f"vLLM at {client.url} refuses the request ({error})") from error
+                raise RequestError(f"{client.title} refuses the request ({error})") from error
             except ServerFailed as error:
                 failures += 1
                 if failures == FAILURES:
-                    raise RunStopped(f"vLLM at {client.url} failed {FAILURES} times ({error})") from error
+                    raise RunStopped(f"{client.title} failed {FAILURES} times ({error})") from error
             else:
                 server.worked = True
                 return answer
@@ -184,7 +186,7 @@ class VllmFleet:
     async def _begin(self) -> list[Server]:
         if self._process is not None:
             return [Server(await self._started(self._process), self._process, self._weights().folder)]
-        servers = [Server(VllmClient(url, self._owner), None) for url in self._settings.urls]
+        servers = [Server(VllmClient(url, self._owner, self._settings.label), None) for url in self._settings.urls]
         try:
             for server in servers:
                 await self._join(server)
@@ -203,7 +205,7 @@ class VllmFleet:
                 await self._hand(client, None)
         except ServerGone as gone:
             await client.close()
-            raise _stillborn(client.url, process.cause()) from gone
+            raise _stillborn(client, process.cause()) from gone
         except BaseException:
             await client.close()
             raise
@@ -215,7 +217,7 @@ class VllmFleet:
         try:
             await self._load(server)
         except ServerGone as gone:
-            raise _stillborn(server.client.url, str(gone)) from gone
+            raise _stillborn(server.client, str(gone)) from gone
 
     async def _check(self, client: VllmClient) -> None:
         await check_server(client, self._config, self._context, self._weights().rank, self._settings.start_seconds)
@@ -241,12 +243,12 @@ class VllmFleet:
     async def _hand(self, client: VllmClient, folder: Path | None) -> None:
         """Give a running server the weights in `folder`, if it has others, and the adapters that are held."""
         held, seconds = self._weights(), self._settings.start_seconds
-        what = f"vLLM at {client.url} did not take policy {held.version}"
+        what = f"{client.title} did not take policy {held.version}"
         try:
             async with asyncio.timeout(seconds):
                 await client.load(folder, held.version, held.adapter)
         except TimeoutError as error:
-            raise RunStopped(f"{what} within rollout.vllm.start_seconds = {seconds:g}") from error
+            raise RunStopped(f"{what} within {self._settings.part}.start_seconds = {seconds:g}") from error
         except (Refused, ServerFailed) as error:
             raise RunStopped(f"{what} ({error})") from error
 
@@ -279,15 +281,15 @@ class VllmFleet:
         server.returning = None
 
     async def _restart(self, server: Server, cause: str) -> None:
-        url, process = server.client.url, server.process
+        url, title, process = server.client.url, server.client.title, server.process
         if process is not None:
             await process.stop()
             cause = process.cause()
         if not server.worked:
-            raise _stillborn(url, cause)
+            raise _stillborn(server.client, cause)
         if server.restarts == self._settings.restarts:
-            limit = f"rollout.vllm.restarts = {server.restarts}"
-            raise RunStopped(f"vLLM at {url} died, or was started again, more often than {limit} allows: {cause}")
+            limit = f"{self._settings.part}.restarts = {server.restarts}"
+            raise RunStopped(f"{title} died, or was started again, more often than {limit} allows: {cause}")
         server.restarts, server.worked = server.restarts + 1, False
         await server.client.close()
         try:
@@ -298,23 +300,23 @@ class VllmFleet:
                 await self._load(server)
             await self._check_again(server.client)
         except ServerGone as gone:
-            raise _stillborn(server.client.url, process.cause() if process is not None else str(gone)) from gone
+            raise _stillborn(server.client, process.cause() if process is not None else str(gone)) from gone
         server.up = True
 
     async def _back(self, url: str, cause: str) -> VllmClient:
         """Wait for a server that somebody else will start again, or has, and see that it is of use."""
-        client, seconds = VllmClient(url, self._owner), self._settings.start_seconds
+        client, seconds = VllmClient(url, self._owner, self._settings.label), self._settings.start_seconds
         end = time.monotonic() + seconds
         while not await client.healthy():
             if time.monotonic() > end:
                 await client.close()
-                raise RunStopped(f"vLLM at {url} went away ({cause}) and did not come back within {seconds:g} s")
+                raise RunStopped(f"{client.title} went away ({cause}) and did not come back within {seconds:g} s")
             await asyncio.sleep(BACK_SECONDS)
         try:
             await self._check(client)
         except RequestError as error:
             await client.close()
-            raise RunStopped(f"vLLM at {url} was started again in another way: {error}") from error
+            raise RunStopped(f"{client.title} was started again in another way: {error}") from error
         return client
 
     async def _check_again(self, client: VllmClient) -> None:
@@ -325,11 +327,11 @@ class VllmFleet:
         off = max(abs(a - b) for a, b in zip(before, await client.score(token_ids), strict=True))
         if not off <= SAME:
             raise RunStopped(
-                f"vLLM at {client.url} was started again and gives the probe log-probs up to {off:.2g} from those "
+                f"{client.title} was started again and gives the probe log-probs up to {off:.2g} from those "
                 f"before: it does not hold the same weights"
             )
 
 
-def _stillborn(url: str, cause: str) -> RunStopped:
+def _stillborn(client: VllmClient, cause: str) -> RunStopped:
     """What becomes of a server that was just started, or started again: it would die of the same once more."""
-    return RunStopped(f"vLLM at {url} died before it answered anything: {cause}")
+    return RunStopped(f"{client.title} died before it answered anything: {cause}")

@@ -1,4 +1,4 @@
-"""A vLLM server of the worker's own: started on a weights folder, watched, and ended with the worker."""
+"""A server of the worker's own: started on a weights folder, watched, and ended with the worker."""
 
 import asyncio
 import contextlib
@@ -11,15 +11,12 @@ import time
 from pathlib import Path
 
 from rollout.vllm_client import VllmClient
-from schemas.config import VllmServers
+from schemas.config import Servers
 from schemas.errors import RequestError, RunStopped
 
 SITE = Path(__file__).parent / "vllm_site"
 """What stands on the server's import path beside vLLM's own environment: the worker extension alone."""
 GUARD = Path(__file__).parent / "vllm_guard.py"
-ENVIRONMENT = "HEADRACE_VLLM_PYTHON"
-DEFAULT = Path(".venv-vllm/bin/python")
-"""Where `make vllm-env` puts it."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as the highest rank of adapters."""
 POLL_SECONDS = 0.2
@@ -28,14 +25,18 @@ CAUSE = re.compile(r"\b(\w*(?:Error|Exception|Exit): \S.*)")
 VAGUE = ("initialization failed", "EngineCore encountered an issue", "Engine core proc")
 
 
-def interpreter(settings: VllmServers) -> Path:
-    """The Python that has vLLM: the setting, HEADRACE_VLLM_PYTHON, or what `make vllm-env` made; else RequestError."""
-    named = settings.python or os.environ.get(ENVIRONMENT, "")
-    found = Path(named) if named else next((p for p in (DEFAULT, GUARD.parents[1] / DEFAULT) if p.exists()), DEFAULT)
+def interpreter(settings: Servers) -> Path:
+    """The Python that has what the servers run: the setting, the environment's (HEADRACE_VLLM_PYTHON), or what
+    `make vllm-env` made (likewise for SGLang); else RequestError.
+    """
+    label, part = settings.label, settings.part
+    variable, made = f"HEADRACE_{label.upper()}_PYTHON", Path(f".venv-{label.lower()}/bin/python")
+    named = settings.python or os.environ.get(variable, "")
+    found = Path(named) if named else next((p for p in (made, GUARD.parents[1] / made) if p.exists()), made)
     if not found.exists():
         raise RequestError(
-            f"there is no Python at {found} to run vLLM with: run `make vllm-env`, set rollout.vllm.python or "
-            f"{ENVIRONMENT} to the interpreter of an environment with vLLM, or rollout.vllm.urls to servers that run"
+            f"there is no Python at {found} to run {label} with: run `make {label.lower()}-env`, set {part}.python or "
+            f"{variable} to the interpreter of an environment with {label}, or {part}.urls to servers that run"
         )
     return found.absolute()
 
@@ -43,7 +44,7 @@ def interpreter(settings: VllmServers) -> Path:
 class VllmServer:
     """One server process. `scratch` is the worker's folder of weights, which goes when the worker does."""
 
-    def __init__(self, python: Path, settings: VllmServers, scratch: Path, context: int, slots: int) -> None:
+    def __init__(self, python: Path, settings: Servers, scratch: Path, context: int, slots: int) -> None:
         self._python, self._settings, self._scratch = python, settings, scratch
         self._context, self._slots = context, slots
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,14 +57,14 @@ class VllmServer:
         """
         port, deadline = _free_port(), time.monotonic() + self._settings.start_seconds
         self._process = await asyncio.to_thread(self._spawn, folder, port, rank)
-        client = VllmClient(f"http://127.0.0.1:{port}", owner)
+        client = VllmClient(f"http://127.0.0.1:{port}", owner, self._settings.label)
         try:
             while not await client.healthy():
                 if self._process.poll() is not None:
-                    raise RunStopped(f"vLLM can't serve this model: {self.cause()}")
+                    raise RunStopped(f"{self._settings.label} can't serve this model: {self.cause()}")
                 if time.monotonic() > deadline:
-                    seconds = self._settings.start_seconds
-                    raise RunStopped(f"vLLM did not answer within rollout.vllm.start_seconds = {seconds:g}")
+                    limit = f"{self._settings.part}.start_seconds = {self._settings.start_seconds:g}"
+                    raise RunStopped(f"{self._settings.label} did not answer within {limit}")
                 await asyncio.sleep(POLL_SECONDS)
         except BaseException:
             await client.close()

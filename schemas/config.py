@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from schemas.base import Count, Fraction, Name, Positive, PositiveFloat, Section
 from schemas.lora import LoRA
 from schemas.rl import RL
+from schemas.servers import VLLM_RANK, Servers, SglangServers, VllmServers
 from schemas.upkeep import Retention, Supervision
 from schemas.warm_ups import WarmUp, check_row
 
@@ -93,43 +94,13 @@ class Environment(Section):
         return self
 
 
-VLLM_RANK = 512
-"""The highest rank of adapters that vLLM 0.32 takes."""
-
-
-class VllmServers(Section):
-    """The vLLM servers of each rollout worker (`rollout.engine = "vllm"`); see docs/engines.md."""
-
-    urls: tuple[Annotated[str, Field(pattern=r"^https?://(\[[0-9a-fA-F:]+\]|[\w.-]+)(:\d+)?(/\S*)?$")], ...] = ()
-    """Servers that run already, between which requests are balanced. Whoever plays decides over their weights, so they
-    need `rollout.workers = 1`, `evaluation.workers = 1` and `evaluation.every = 0`. Empty: each worker and evaluation
-    starts one of its own."""
-    python: str = ""
-    """The interpreter of an environment with vLLM. Default: HEADRACE_VLLM_PYTHON, else what `make vllm-env` made."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What a started server computes in; raise `rollout.probe_tolerance` for bfloat16."""
-    arguments: tuple[str, ...] = ()
-    """Further arguments of a started server."""
-    folder: str = ""
-    """Where new weights are put for the servers, which must see it under the same path. Default: a temporary folder."""
-    start_seconds: PositiveFloat = 600.0
-    """How long a server may take to load a model or new weights, or to come back."""
-    request_seconds: PositiveFloat = 600.0
-    """How long one turn may take, waiting for a busy server or its restart included."""
-    adapters: bool = False
-    """With `[lora]`: new policies reach the servers as adapters on weights that stay there, instead of whole. Started
-    servers get vLLM's own LoRA for it; how to start others stands in docs/engines.md. Evaluations use whole weights."""
-    restarts: Count = 3
-    """Times a dead server is started again by one worker; by URL, times one that was away, or was started again, is
-    given the newest weights anew."""
-
-
 class Rollout(Section):
     """The workers that play episodes."""
 
-    engine: Literal["jax", "vllm", "scripted"] = "jax"
-    """`jax`: the embedded engine; `vllm`: vLLM servers; `scripted`: answers from a function, for tests and load."""
+    engine: Literal["jax", "vllm", "sglang", "scripted"] = "jax"
+    """`jax`: the embedded engine; `vllm`, `sglang`: servers; `scripted`: answers of a function, for tests and load."""
     vllm: VllmServers = VllmServers()
+    sglang: SglangServers = SglangServers()
     script: str = ""
     """`module:function` of the scripted engine."""
     workers: Positive = 2
@@ -166,7 +137,7 @@ class Rollout(Section):
     cache_on_update: Literal["keep", "recompute"] = "keep"
     """What becomes of the keys and values of running episodes when weights are swapped. `keep`: later tokens look at
     those of the older policy, so their log-probs are not quite the newer one's; `recompute`: the newer one's, at the
-    price of reading the streams again (vLLM always does). New episodes never look at an older policy's."""
+    price of reading the streams again (servers always do). New episodes never look at an older policy's."""
     seal_rows: Positive = 64
     seal_bytes: Positive = 16_000_000
     seal_seconds: PositiveFloat = 2.0
@@ -189,6 +160,11 @@ class Rollout(Section):
     """`deployment`: the run stops with the cause when no worker is there for so long."""
     driver_seconds: PositiveFloat = 300.0
     """A worker that joined from elsewhere leaves when nobody has driven the run for so long."""
+
+    @property
+    def servers(self) -> Servers | None:
+        """The servers that sample, if any do."""
+        return {"vllm": self.vllm, "sglang": self.sglang}.get(self.engine)
 
 
 class Suite(Section):
@@ -309,11 +285,12 @@ class Run(Section):
         if self.rollout.engine == "scripted" and not self.rollout.script:
             raise ValueError("rollout.engine = scripted needs rollout.script = `module:function`")
         shared = max(self.rollout.workers, self.evaluation.workers) > 1 or self.evaluation.every
-        if self.rollout.vllm.urls and shared:
-            raise ValueError(
-                "every worker and evaluation decides over the weights of its vLLM servers: with rollout.vllm.urls, set "
-                "rollout.workers = 1, evaluation.workers = 1 and evaluation.every = 0"
-            )
+        for servers in (self.rollout.vllm, self.rollout.sglang):
+            if servers.urls and shared:
+                raise ValueError(
+                    f"every worker and evaluation decides over the weights of its {servers.label} servers: with "
+                    f"{servers.part}.urls, set rollout.workers = 1, evaluation.workers = 1 and evaluation.every = 0"
+                )
         if self.rollout.engine == "vllm" and max(_temperatures(self)) > 2:
             raise ValueError("vLLM samples at temperatures up to 2: lower the temperature or take another engine")
         if self.rollout.vllm.adapters:

@@ -9,7 +9,15 @@ from schemas.warm_ups import WarmUp
 _ROLLOUT_FREE = frozenset(
     {"probe_tolerance", "workers", "max_concurrency", "slots", "decode_steps", "poll_seconds", "cores", "max_takeovers"}
 )
-_ROLLOUT_FREE |= {"quarantine_after", "vllm", "infrastructure", "deployment", "join_seconds", "driver_seconds"}
+_ROLLOUT_FREE |= {
+    "quarantine_after",
+    "vllm",
+    "sglang",
+    "infrastructure",
+    "deployment",
+    "join_seconds",
+    "driver_seconds",
+}
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
 _RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "mesh"})
 _RL_FREE |= {"idle_seconds", "group_seconds", "window_seconds"}
@@ -34,7 +42,7 @@ def rl_part(config: Run) -> dict[str, Any]:
 
 def engine_part(rollout: Rollout) -> dict[str, Any]:
     """What of an engine's own settings decides its samples."""
-    return {"vllm": {"dtype": rollout.vllm.dtype}} if rollout.engine == "vllm" else {}
+    return {rollout.engine: {"dtype": rollout.servers.dtype}} if rollout.servers is not None else {}
 
 
 def lora_part(config: Run) -> dict[str, Any]:

@@ -26,23 +26,23 @@ def check_environment(request: Request) -> "Cast":
         if ":" in name:
             load_object(name, folder, setting)
     check_fit(request, cast)
-    _check_vllm(request)
+    _check_servers(request)
     return cast
 
 
-def _check_vllm(request: Request) -> None:
+def _check_servers(request: Request) -> None:
     """Whether this machine can start the servers that its workers need, or those by URL are there and of use."""
     from rollout.vllm_check import check_servers
     from rollout.vllm_server import interpreter
     from tasks.fit import decoder_config
     from tasks.initial import read_config_json
 
-    config, servers = request.config, request.config.rollout.vllm
-    if config.rollout.engine != "vllm":
+    config, servers = request.config, request.config.rollout.servers
+    if servers is None:
         return
     if not servers.urls:
         interpreter(servers)
         return
-    rank = config.lora.rank if config.lora and servers.adapters else 0
+    rank = config.lora.rank if config.lora and config.rollout.vllm.adapters else 0
     model = decoder_config(read_config_json(request), config.model.architecture)
     asyncio.run(check_servers(servers, model, config.rollout.max_length, rank))

@@ -101,7 +101,10 @@ def test_a_server_that_sees_fewer_tokens_is_refused_before_work(
     ("choice", "message"),
     [
         (BEYOND, "sampled token 400, but the tokenizer has 263: it serves another model, or lets padding be sampled"),
-        ({"text": "7"}, "lack what 0.32 tells (KeyError: 'token_ids'): start a version that docs/engines.md names"),
+        (
+            {"text": "7"},
+            "lack what they should tell (KeyError: 'token_ids'): start a version that docs/engines.md names",
+        ),
     ],
     ids=["ids beyond the tokenizer", "another form"],
 )

@@ -8,9 +8,10 @@ import random
 import pytest
 from support.engines import CONTEXT, POLICIES, jax_engine, request, stream, text
 from support.tiny import TINY
-from support.vllm import SERVED, SERVED_POLICIES, OnAFake, RealServer, engine_at
+from support.vllm import SERVED, SERVED_POLICIES, WIDE, WIDE_POLICIES, OnAFake, RealServer, engine_at
 
 from rollout.scripted import ScriptedEngine
+from schemas.config import SglangServers
 from schemas.errors import RequestError, RunStopped
 
 
@@ -32,23 +33,42 @@ def vllm_url():
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def sglang_url():
+    server = RealServer(WIDE, WIDE_POLICIES[0], kind=SglangServers)
+    yield server.url
+    server.stop()
+
+
+def on_vllm(url, version):
+    return engine_at(url, config=SERVED, policies=SERVED_POLICIES, version=version)
+
+
+def on_sglang(url, version):
+    return engine_at(url, config=WIDE, policies=WIDE_POLICIES, version=version, kind=SglangServers)
+
+
 MAKERS = {"scripted": scripted_engine, "jax": jax_engine, "vllm, faked": OnAFake}
 
 
-@pytest.fixture(params=[*MAKERS, pytest.param("vllm", marks=pytest.mark.slow)])
+ON_REAL_SERVERS = {"vllm": (on_vllm, SERVED_POLICIES), "sglang": (on_sglang, WIDE_POLICIES)}
+
+
+@pytest.fixture(params=[*MAKERS, *[pytest.param(name, marks=pytest.mark.slow) for name in ON_REAL_SERVERS]])
 async def make(request):
     """Makes engines and closes them after the test."""
     made = []
 
     def make(version=0):
-        if request.param == "vllm":
-            url = request.getfixturevalue("vllm_url")
-            made.append(engine_at(url, config=SERVED, policies=SERVED_POLICIES, version=version))
+        if request.param in ON_REAL_SERVERS:
+            url = request.getfixturevalue(f"{request.param}_url")
+            made.append(ON_REAL_SERVERS[request.param][0](url, version))
         else:
             made.append(MAKERS[request.param](version))
         return made[-1]
 
-    make.policies = SERVED_POLICIES if request.param == "vllm" else POLICIES
+    make.rounding = 5e-5 if request.param == "sglang" else 1e-5
+    make.policies = ON_REAL_SERVERS[request.param][1] if request.param in ON_REAL_SERVERS else POLICIES
 
     yield make
     for engine in made:
@@ -71,7 +91,7 @@ async def test_the_stop_token_is_kept_and_ends_the_turn(make):
     end = free.token_ids.index(stop) + 1
     done = await engine.generate(request(session="other", stop_ids=[stop]))
     assert (done.token_ids, done.finish) == (free.token_ids[:end], "stop")
-    assert done.logprobs == pytest.approx(free.logprobs[:end], abs=1e-5)
+    assert done.logprobs == pytest.approx(free.logprobs[:end], abs=make.rounding)
 
 
 async def test_a_stop_token_at_the_limit_is_a_stop(make):
@@ -153,7 +173,7 @@ async def test_samples_depend_on_the_seed_and_not_on_the_neighbours(make):
     others = [request(stream(3 + 9 * i, i), session=f"n{i}", seed=i, temperature=i / 3) for i in range(7)]
     *_, among = await asyncio.gather(*[engine.generate(r) for r in (*others, request(seed=5))])
     assert among.token_ids == alone.token_ids
-    assert among.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+    assert among.logprobs == pytest.approx(alone.logprobs, abs=make.rounding)
     assert (await engine.generate(request(session="t", seed=6))).token_ids != alone.token_ids
 
 
@@ -167,7 +187,7 @@ async def test_a_later_turn_is_sampled_as_if_it_were_the_first(make):
     for asked, done in turns:  # a server has one owner: the other engines come when this one has done its part
         fresh = await make().generate(dataclasses.replace(asked, session="s"))
         assert done.token_ids == fresh.token_ids
-        assert done.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
+        assert done.logprobs == pytest.approx(fresh.logprobs, abs=make.rounding)
 
 
 async def test_a_released_session_can_begin_again(make):

@@ -15,7 +15,7 @@ from support.vllm import Letters
 
 from rollout import vllm_guard
 from rollout.vllm_engine import VllmEngine
-from rollout.vllm_server import ENVIRONMENT, VllmServer, interpreter
+from rollout.vllm_server import VllmServer, interpreter
 from schemas.config import VllmServers
 from schemas.errors import RequestError, RunStopped
 
@@ -119,10 +119,10 @@ async def test_a_server_for_adapters_takes_their_rank(tmp_path: Path) -> None:
 
 
 def test_a_missing_interpreter_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    monkeypatch.delenv("HEADRACE_VLLM_PYTHON", raising=False)
     with pytest.raises(RequestError, match=rf"there is no Python at {tmp_path}/none to run vLLM with: run `make vllm"):
         interpreter(VllmServers(python=f"{tmp_path}/none"))
-    monkeypatch.setenv(ENVIRONMENT, sys.executable)
+    monkeypatch.setenv("HEADRACE_VLLM_PYTHON", sys.executable)
     assert interpreter(VllmServers()) == Path(sys.executable)
 
 

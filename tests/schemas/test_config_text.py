@@ -1,5 +1,7 @@
 """A configuration is checked before anything starts, and complaints say what to do."""
 
+from itertools import product
+
 import pytest
 
 from schemas.config_text import parse
@@ -161,12 +163,17 @@ def test_how_servers_are_run_leaves_the_stage_key_alone_and_what_they_compute_in
         for setting in ("restarts=3", "restarts=1", "python=elsewhere", "dtype=bfloat16")
     )
     assert [plain == other for other in others] == [True, True, False]
+    sglang = rl_part(parse(TEXT, "a.toml", ["rollout.engine=sglang", "rollout.sglang.python=elsewhere"]))
+    assert (sglang["sglang"], sglang["rollout"]["engine"]) == ({"dtype": "float32"}, "sglang")
 
 
 def test_servers_by_url_are_not_shared():
-    urls = 'rollout.vllm.urls=["http://a:8000","http://b:8000"]'
-    alone = ["rollout.engine=vllm", "rollout.workers=1", "evaluation.workers=1", urls]
-    assert len(parse(TEXT, "a.toml", alone).rollout.vllm.urls) == 2
-    for shared in ("rollout.workers=2", "evaluation.workers=2", "evaluation.every=1"):
+    for engine, shared in product(
+        ("vllm", "sglang"), ("rollout.workers=2", "evaluation.workers=2", "evaluation.every=1")
+    ):
+        urls = f'rollout.{engine}.urls=["http://a:8000","http://b:8000"]'
+        alone = [f"rollout.engine={engine}", "rollout.workers=1", "evaluation.workers=1", urls]
+        servers = parse(TEXT, "a.toml", alone).rollout.servers
+        assert servers is not None and len(servers.urls) == 2
         with pytest.raises(RequestError, match=r"set rollout.workers = 1, evaluation.workers = 1 and evaluation.every"):
             parse(TEXT, "a.toml", [*alone, shared])

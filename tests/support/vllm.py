@@ -1,4 +1,4 @@
-"""Engines on vLLM servers: fake ones in this process, or one real one, where its interpreter is."""
+"""Engines on servers: fake vLLM ones in this process, or a real one of vLLM or SGLang, where its interpreter is."""
 
 import asyncio
 import os
@@ -9,10 +9,11 @@ import pytest
 
 from models.config import DecoderConfig
 from models.pure import init_params
+from rollout.sglang_server import SglangServer
 from rollout.vllm_engine import VllmEngine
-from rollout.vllm_server import DEFAULT, ENVIRONMENT, VllmServer, interpreter
+from rollout.vllm_server import VllmServer, interpreter
 from rollout.vllm_weights import WeightsFolder
-from schemas.config import VllmServers
+from schemas.config import SglangServers, VllmServers
 from support.engines import CONTEXT, POLICIES, text
 from support.fake_vllm import FakeVllm
 from support.tiny import TINY, lively
@@ -20,6 +21,10 @@ from support.tiny import TINY, lively
 SERVED = DecoderConfig(37, 64, 96, 2, 2, 1, 32, 256)
 """As tiny as vLLM takes a model on a CPU, where heads have 32 dimensions at least."""
 SERVED_POLICIES = [lively(init_params(SERVED, seed=0), seed=s) for s in (1, 2)]
+
+WIDE = DecoderConfig(37, 128, 96, 2, 2, 1, 128, 256)
+"""As tiny as SGLang takes one there: its heads have a multiple of 128 dimensions."""
+WIDE_POLICIES = [lively(init_params(WIDE, seed=0), seed=s) for s in (1, 2)]
 
 
 class Letters:
@@ -30,9 +35,9 @@ class Letters:
         self.decode = text
 
 
-def engine_at(*urls, config=TINY, policies=POLICIES, version=0, slots=4, tokenizer=None, **settings):
+def engine_at(*urls, config=TINY, policies=POLICIES, version=0, slots=4, tokenizer=None, kind=VllmServers, **settings):
     params = policies[version] if version >= 0 else None
-    settings = VllmServers(urls=urls, **settings)
+    settings = kind(urls=urls, **settings)
     tokenizer = tokenizer or Letters(config.vocab_size)
     return VllmEngine(config, params, tokenizer, settings, version=version, slots=slots, max_length=CONTEXT)
 
@@ -57,11 +62,20 @@ class OnAFake(VllmEngine):
 
 def python_with_vllm():
     """The interpreter for real servers; the test is skipped where there is none."""
-    here = Path(__file__).parents[2] / DEFAULT
-    named = os.environ.get(ENVIRONMENT) or str(here)
+    return _python_with(VllmServers)
+
+
+def python_with_sglang():
+    """Likewise, for SGLang's."""
+    return _python_with(SglangServers)
+
+
+def _python_with(kind):
+    variable, made = f"HEADRACE_{kind.label.upper()}_PYTHON", f".venv-{kind.label.lower()}/bin/python"
+    named = os.environ.get(variable) or str(Path(__file__).parents[2] / made)
     if not Path(named).exists():
-        pytest.skip(f"no vLLM: neither {ENVIRONMENT} nor {DEFAULT} (`make vllm-env`) is there")
-    return interpreter(VllmServers(python=named))
+        pytest.skip(f"no {kind.label}: neither {variable} nor {made} (`make {kind.label.lower()}-env`) is there")
+    return interpreter(kind(python=named))
 
 
 def elsewhere(work):
@@ -71,12 +85,13 @@ def elsewhere(work):
 
 
 class RealServer:
-    """A vLLM server of this machine, from construction to `stop`."""
+    """A server of this machine, vLLM's or SGLang's, from construction to `stop`."""
 
-    def __init__(self, config, params, *arguments, python=None, context=CONTEXT, slots=4):
-        settings = VllmServers(python=str(python or python_with_vllm()), arguments=arguments)
+    def __init__(self, config, params, *arguments, python=None, context=CONTEXT, slots=4, kind=VllmServers):
+        settings = kind(python=str(python or _python_with(kind)), arguments=arguments)
         self._weights = WeightsFolder("", config)
-        self._server = VllmServer(Path(settings.python), settings, self._weights.path, context, slots)
+        process = VllmServer if kind is VllmServers else SglangServer
+        self._server = process(Path(settings.python), settings, self._weights.path, context, slots)
         self.url = elsewhere(self._start(params))
 
     async def _start(self, params):
