@@ -16,6 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from sgl_jax.srt.layers.embeddings import Llama3RotaryEmbedding
 from sgl_jax.srt.layers.sampler import Sampler
 
+LANES = 128
+
 
 def _jax_sampling() -> Callable[..., jax.Array]:
     """`sample` of the JAX engine: the same noise of seed and position, the same truncation."""
@@ -67,6 +69,14 @@ def scale_rotations() -> None:
             self._inv_freq_np = np.asarray(self._compute_inv_freq(self.base))
 
     Llama3RotaryEmbedding.__init__ = scaled
+
+
+def check_heads(folder: str) -> None:
+    """ValueError for heads that the native attention can't compute; it would fail at the first prompt."""
+    given = json.loads((Path(folder) / "config.json").read_text())
+    size = given.get("head_dim") or given["hidden_size"] // given["num_attention_heads"]
+    if size % LANES:
+        raise ValueError(f"its heads have {size} dimensions, and SGLang's native attention needs a multiple of {LANES}")
 
 
 def corrected(folder: str) -> dict[str, Any]:

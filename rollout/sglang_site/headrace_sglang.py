@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from aiohttp import web
-from headrace_cures import corrected, sample_as_the_jax_engine, scale_rotations
+from headrace_cures import check_heads, corrected, sample_as_the_jax_engine, scale_rotations
 from headrace_scheduler import Aborted, Served, sampling_of
 from sgl_jax.srt.server_args import ServerArgs
 from sgl_jax.version import __version__
@@ -31,6 +31,8 @@ PADDINGS = (64, 256, 1024, 4096)
 
 def main() -> None:
     asked = arguments()
+    if asked.attention_backend == "native":
+        check_heads(asked.model)
     sample_as_the_jax_engine()
     scale_rotations()
     served = Served(settings(asked), asked.max_model_len)

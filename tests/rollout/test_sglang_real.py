@@ -10,7 +10,16 @@ import pytest
 from support.engines import CONTEXT, kept, request, stream
 from support.probes import learner_probe
 from support.tiny import lively
-from support.vllm import WIDE, WIDE_POLICIES, Letters, RealServer, engine_at, python_with_sglang
+from support.vllm import (
+    SERVED,
+    SERVED_POLICIES,
+    WIDE,
+    WIDE_POLICIES,
+    Letters,
+    RealServer,
+    engine_at,
+    python_with_sglang,
+)
 
 from models.config import DecoderConfig
 from models.logprobs import token_logprobs
@@ -18,6 +27,7 @@ from models.pure import apply, init_params
 from rollout.probe import EngineUnproved, Prover
 from rollout.vllm_engine import VllmEngine
 from schemas.config import SglangServers
+from schemas.errors import RunStopped
 
 pytestmark = pytest.mark.slow
 
@@ -161,6 +171,13 @@ async def test_a_killed_server_is_started_again_and_the_turn_is_the_same(tmp_pat
     assert made.counters()["engine_restarts"] == 1
     await made.close()
     assert not servers(tmp_path)
+
+
+async def test_a_model_that_its_attention_cannot_serve_is_named():
+    made = own(SERVED, SERVED_POLICIES)
+    with pytest.raises(RunStopped, match="SGLang can't serve this model: ValueError: its heads have 32 dimensions"):
+        await made.start()
+    await made.close()
 
 
 def servers(folder: Path):
