@@ -2,14 +2,19 @@
 
 Parameters, whatever has their names (gradients, the optimizer's moments) and micro-batches are placed by it; how a step
 is then computed in parts, and what devices tell each other, XLA derives (GSPMD, Xu et al., 2021, arXiv:2105.04663).
+
+The devices may belong to several processes of one learner. Each then makes the same calls in the same order, with the
+same values on the host, and puts in place what its own devices hold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from models.pure import Params
@@ -105,15 +110,28 @@ class Placement:
 
     mesh: jax.sharding.Mesh | None = None
 
+    @property
+    def shared(self) -> bool:
+        """Whether devices of other processes take part: arrays can't be read as they lie."""
+        return self.mesh is not None and self.mesh.is_multi_process
+
     def fresh(self, params: Params) -> Params:
         """Float32 copies on the devices, which a step may write over."""
         if self.mesh is None:
             return jax.tree.map(jnp.array, params)
-        return jax.device_put(params, shardings(params, self.mesh), may_alias=False)
+        return self._put(params, shardings(params, self.mesh), may_alias=False)
 
     def placed(self, tree: Tree) -> Tree:
         """A state whose every array lies where its name says."""
-        return tree if self.mesh is None else jax.device_put(tree, shardings(tree, self.mesh))
+        return tree if self.mesh is None else self._put(tree, shardings(tree, self.mesh))
+
+    def readable(self, tree: Any) -> Any:
+        """The tree with arrays that this process can read: whole copies where they are shared with others, which must
+        all make this call."""
+        if self.mesh is None or not self.shared:
+            return tree
+        whole = _whole(self.mesh)
+        return jax.tree.map(lambda x: np.asarray(whole(x)), tree)
 
     def kept(self, tree: Tree) -> Tree:
         """Inside a jitted function: a result whose arrays stay where their names say."""
@@ -128,7 +146,27 @@ class Placement:
 
     def dealt(self, batch: Tree) -> Tree:
         """A micro-batch with its rows dealt to the devices."""
-        return batch if self.mesh is None else jax.device_put(batch, row_shardings(batch, self.mesh))
+        return batch if self.mesh is None else self._put(batch, row_shardings(batch, self.mesh))
+
+    def _put(self, tree: Any, where: Any, may_alias: bool | None = None) -> Any:
+        """A tree's arrays on the devices. Where processes share them each puts down its own part: `device_put` would
+        have them compare the values first."""
+        if not self.shared:
+            return jax.device_put(tree, where, may_alias=may_alias)
+        return jax.tree.map(_put_part, tree, where)
+
+
+def _put_part(x: Any, where: NamedSharding) -> jax.Array:
+    if isinstance(x, jax.Array) and not x.is_fully_addressable:
+        return jax.device_put(x, where)
+    value = np.asarray(x)
+    return jax.make_array_from_callback(value.shape, where, lambda index: np.array(value[index]))
+
+
+@cache
+def _whole(mesh: jax.sharding.Mesh) -> Callable[[Any], jax.Array]:
+    """Puts an array together on every device."""
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 ALONE = Placement()
@@ -136,15 +174,19 @@ ALONE = Placement()
 
 
 def placement(mesh: Mesh) -> Placement:
-    """The placement on the first devices of this process. RequestError where it has too few."""
+    """The placement on the first devices of this process; of a learner with several, on as many of each. RequestError
+    where there are too few."""
     if mesh.devices == 1:
         return ALONE
-    sizes, devices = mesh.model_dump(), jax.devices()
-    if mesh.devices > len(devices):
+    sizes, processes = mesh.model_dump(), jax.process_count()
+    share = mesh.devices // processes
+    devices = [d for process in range(processes) for d in jax.local_devices(process)[:share]]
+    if len(devices) < mesh.devices:
         wanted = " x ".join(f"{name} {size}" for name, size in sizes.items())
+        here = f"{len(devices)}" + (f" for its {processes} processes" if processes > 1 else "")
         raise RequestError(
-            f"rl.mesh asks for {mesh.devices} devices ({wanted}), but the learner's machine has {len(devices)}: "
+            f"rl.mesh asks for {mesh.devices} devices ({wanted}), but the learner's machine has {here}: "
             f"make the mesh smaller, or learn where there are more"
         )
     axes = (AxisType.Auto,) * len(sizes)
-    return Placement(jax.make_mesh(tuple(sizes.values()), tuple(sizes), axes, devices=devices[: mesh.devices]))
+    return Placement(jax.make_mesh(tuple(sizes.values()), tuple(sizes), axes, devices=devices))

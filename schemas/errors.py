@@ -23,6 +23,10 @@ class Fenced(RunStopped):
     """Another process took over: this one must stop without writing anything more."""
 
 
+class PartnerLost(RunStopped):
+    """Another process of the same learner has ended, so that this one can't go on; starting all again helps."""
+
+
 class LogDamaged(RunStopped):
     """A ledger record or a shard that it names is gone or not what was recorded."""
 

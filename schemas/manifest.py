@@ -22,7 +22,7 @@ class Numerics(Section):
     mesh: tuple[int, int, int] = (1, 1, 1)
     """Sizes of data, fsdp and tensor (`rl.mesh`)."""
     processes: int = 1
-    """Processes that share the devices."""
+    """Processes that share the devices (`rl.processes`)."""
 
 
 class WeightsRef(Section):

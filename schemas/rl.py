@@ -57,8 +57,12 @@ class RL(Section):
     max_empty_steps: Positive = 8
     """The run stops with the cause after so many steps in a row without anything to train."""
     cores: tuple[int, ...] = ()
-    """Processor cores of the learner; recorded, since they decide the bytes. Empty: not bound."""
+    """Processor cores of the learner, of each of its processes; recorded, since they decide the bytes. Empty: not
+    bound."""
     mesh: Mesh = Mesh()
+    processes: Positive = 1
+    """Processes of the learner on its machine, each with an equal share of the mesh's devices. The first one alone
+    writes; all read the shards. On a processor each has devices of its own: one, or as many as `XLA_FLAGS` says."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "RL":
@@ -72,6 +76,11 @@ class RL(Section):
             raise ValueError("critic_optimizer is of a critic: set loss.algorithm = `ppo`, or leave it out")
         if self.micro_batch and self.row_tokens is None and rows % self.micro_batch:
             raise ValueError(f"micro_batch must divide the batch of {rows} rows (groups_per_batch x group_size)")
+        if self.mesh.devices % self.processes:
+            raise ValueError(
+                f"processes = {self.processes} does not divide the devices of mesh (data x fsdp x tensor = "
+                f"{self.mesh.devices}): each process takes as many"
+            )
         if self.updates > self.max_staleness + 1:
             raise ValueError(
                 f"mini_batches x epochs = {self.updates} updates on a batch make the last of them {self.updates - 1} "

@@ -19,7 +19,7 @@ _ROLLOUT_FREE |= {
     "driver_seconds",
 }
 _ROLLOUT_FREE |= {"seal_rows", "seal_bytes", "seal_seconds", "heartbeat_seconds", "lease_seconds"}
-_RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "mesh"})
+_RL_FREE = frozenset({"steps", "tasks", "checkpoint_every", "cores", "mesh", "processes"})
 _RL_FREE |= {"idle_seconds", "group_seconds", "window_seconds"}
 
 

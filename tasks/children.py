@@ -47,6 +47,8 @@ class Outcome:
     """We asked it to stop."""
     silent: bool = False
     """It had begun its work and ended without a word of its own: by an exit call somewhere, a signal, or a crash."""
+    kind: str = ""
+    """The class of the error that the child ended with, by its own account; empty where it gave none."""
 
 
 def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -146,9 +148,9 @@ class _Watch:
         if code == 0 or (stopped and code < 0):
             return Outcome(code, stopped=stopped)
         if self._error is not None:
-            deliberate = self._error.get("kind") in _DELIBERATE
-            message = str(self._error.get("message", "failed"))
-            return Outcome(code, message, self._error.get("exit_code") == 2, deliberate, stopped)
+            kind, message = str(self._error.get("kind")), str(self._error.get("message", "failed"))
+            refused = self._error.get("exit_code") == 2
+            return Outcome(code, message, refused, kind in _DELIBERATE, stopped, kind=kind)
         if code > 0 or -code in _CRASHES:
             self._tell_errors()
         last = self._output.errors.last

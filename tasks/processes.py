@@ -24,6 +24,11 @@ def learner(root: str, base: str) -> Command:
     return Command("learner", "trainer.learner_process", ("--root", root, "--base", base))
 
 
+def learner_member(root: str, base: str) -> Command:
+    """Learn an RL stage as one of several processes; `tasks.members` adds which one."""
+    return Command("learner", "trainer.member_process", ("--root", root, "--base", base))
+
+
 def evaluate(root: str, name: str, spec: str, niceness: int = 0) -> Command:
     """Play a task set from the spec at a key. `niceness`: how far it stands back behind other processes."""
     return Command(name, "rollout.evaluate", ("--root", root, "--spec", spec, "--niceness", str(niceness)))

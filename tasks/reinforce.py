@@ -15,10 +15,11 @@ from storage.control import read_window
 from storage.objects import find
 from storage.quarantine import deadly
 from tasks import announce, processes
-from tasks.children import Command, Event
+from tasks.children import Command, Event, Outcome, run_child
 from tasks.elsewhere import WorkersElsewhere, shown
 from tasks.fleet import Fleet
 from tasks.last_step import LastStep
+from tasks.members import run_members
 from tasks.session import Session
 from tasks.supervise import WORKERS, Restarts, keep_running
 from tasks.survey import Stage, read_rl
@@ -131,10 +132,11 @@ def learn(session: Session, base: str) -> str:
         figures.note(event)
         announce.note(session, event)
 
+    command, run = _learner(session, base)
     silence = 3 * session.request.config.rollout.lease_seconds
     others = WorkersElsewhere(session.store, base, session.tell, session.own_workers, silence)
     with shown(others, session.tell):
-        ended = _keep(session, processes.learner(session.store.url, base), Restarts(limit=3), note)
+        ended = _keep(session, command, Restarts(limit=3), note, run=run)
     figures.flush()
     session.learned.set()
     manifest = read_rl(session.store, base)
@@ -144,12 +146,21 @@ def learn(session: Session, base: str) -> str:
     return ended
 
 
+def _learner(session: Session, base: str) -> tuple[Command, Callable[..., Outcome]]:
+    """The learner's command, and how it is run: as one child, or as several that live and end together."""
+    count, root = session.request.config.rl.processes, session.store.url
+    if count == 1:
+        return processes.learner(root, base), run_child
+    return processes.learner_member(root, base), partial(run_members, count=count)
+
+
 def _keep(
     session: Session,
     command: Command,
     restarts: Restarts,
     note: Callable[[Event], None] = lambda event: None,
     progress: Callable[[], object] = lambda: None,
+    run: Callable[..., Outcome] = run_child,
 ) -> str:
     def on_event(event: Event) -> None:
         note(event)
@@ -163,6 +174,7 @@ def _keep(
             silence=session.request.config.supervision.silence_seconds,
             restarts=restarts,
             progress=progress,
+            run=run,
         )
     except HeadraceError as error:
         session.fail(error)

@@ -42,15 +42,17 @@ def keep_running(
     grace: float = 10.0,
     restarts: Restarts = Restarts(),
     progress: Callable[[], object] = lambda: None,
+    run: Callable[..., Outcome] = run_child,
 ) -> Outcome:
     """Run a child until it ends well or we stop it. RunStopped (or RequestError) with the cause once it can't go on.
 
     Where `progress` is another value than at the failure before, those so far have led somewhere: they are forgiven.
+    `run`: how it is run once, as `run_child` does.
     """
     failures, same, last_cause, reached = 0, 0, "", progress()
     while True:
         started = time.monotonic()
-        outcome = run_child(command, on_event, stop=stop, silence=silence, start=start, grace=grace)
+        outcome = run(command, on_event, stop=stop, silence=silence, start=start, grace=grace)
         if outcome.code == 0 or outcome.stopped:
             return outcome
         if time.monotonic() - started > restarts.healthy:

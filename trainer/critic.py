@@ -92,9 +92,7 @@ class Critic:
         returns' variance the values explain. The batches are those of each update, in micro-batches."""
         flat = [batch for parts in dealt for batch in parts]
         masks = [batch.mask.astype(np.float64) for batch in flat]
-        values = [
-            np.asarray(self._values(self.state.params, self._placement.dealt(batch)), np.float64) for batch in flat
-        ]
+        values = [self._said(batch) for batch in flat]
         settings = self._loss.gamma, self._loss.gae_lambda
         found = [
             gae(v, m, b.advantages.astype(np.float64), *settings) for v, m, b in zip(values, masks, flat, strict=True)
@@ -106,6 +104,11 @@ class Critic:
         lessons = [Lesson(b, *_narrow(v, r)) for b, v, r in zip(flat, values, returns, strict=True)]
         sizes = [len(parts) for parts in dealt]
         return _split(judged, sizes), _split(lessons, sizes), explained(returns, values, masks)
+
+    def _said(self, batch: Batch[np.ndarray]) -> np.ndarray:
+        """[N, L] values of a micro-batch."""
+        found = self._values(self.state.params, self._placement.dealt(batch))
+        return np.asarray(self._placement.readable(found), np.float64)
 
     def learn(self, lessons: list[Lesson]) -> dict[str, float]:
         """One update; its loss and gradient norm."""

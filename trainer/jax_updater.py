@@ -88,7 +88,7 @@ class JaxUpdater:
         if self._kl in LOSS_TERMS:
             parts = [p._replace(reference=self._reference_logprobs(p)) for p in parts]
         if self._recomputed:
-            policy = self.params
+            policy = self._policy
             parts = [p._replace(proximal=self._logprobs(policy, p)) for p in parts]
         return parts
 
@@ -118,21 +118,27 @@ class JaxUpdater:
         return self._logprobs(self._reference, batch)
 
     def _logprobs(self, params: Any, batch: Batch[np.ndarray]) -> np.ndarray:
-        return np.asarray(self._line_logprobs(params, self._placement.dealt(batch)))
+        found = self._line_logprobs(params, self._placement.dealt(batch))
+        return np.asarray(self._placement.readable(found))
 
     def probe(self) -> Probe:
-        params = _published(self.params) if self._rounded else self.params
-        logprobs = np.asarray(self._score(params, self._probe[None]))[0, 1:]
+        params = _published(self._policy) if self._rounded else self._policy
+        logprobs = np.asarray(self._placement.readable(self._score(params, self._probe[None])))[0, 1:]
         return Probe(tokens=tuple(int(t) for t in self._probe), logprobs=tuple(float(p) for p in logprobs))
 
     @property
-    def params(self) -> Any:
+    def _policy(self) -> Any:
+        """All parameters as they lie on the devices."""
         return self._frozen.whole(self._state.params)
+
+    @property
+    def params(self) -> Any:
+        return self._placement.readable(self._policy)
 
     @property
     def trained(self) -> Any:
         """What updates change: all parameters, or adapters."""
-        return self._state.params
+        return self._placement.readable(self._state.params)
 
     def params_digest(self) -> str:
         return params_digest(self.params)
@@ -143,10 +149,12 @@ class JaxUpdater:
     def _digests(self, state: TrainState) -> tuple[str, str]:
         """Of all parameters, and of the optimizer. Adapters stand with the latter: their product alone is not they."""
         adapters = self._frozen.params is not None
-        return params_digest(self._frozen.whole(state.params)), snapshot.optimizer_digest(state, trained=adapters)
+        whole = self._placement.readable(self._frozen.whole(state.params))
+        return params_digest(whole), snapshot.optimizer_digest(self._placement.readable(state), trained=adapters)
 
     def save(self, step: int, learner: str) -> tuple[str, dict[str, str], str]:
-        prefix, files = snapshot.save(self._store, self._base, self._whole, step, learner)
+        state = self._placement.readable(self._whole)
+        prefix, files = snapshot.save(self._store, self._base, state, step, learner)
         return prefix, files, self.optimizer_digest()
 
     def load(self, manifest: CheckpointManifest) -> None:

@@ -17,7 +17,7 @@ from storage.ledger import Entry, read_entry
 from storage.objects import ObjectStore, find
 from storage.shards import UnreadableShard, decode_shard
 from trainer.assembler import Row
-from trainer.progress import Bounds, Progress
+from trainer.progress import Bounds, Place, Progress
 from trainer.record import StepRows
 from trainer.updater import Updater
 
@@ -45,15 +45,17 @@ class ShardCache:
         """The stored row that a ledger row names; LogDamaged if it can't be read or is another."""
         if entry.worker is None or entry.seq is None or entry.row is None:
             raise LogDamaged(f"a trained row of the ledger of {self.base} names no shard: run `headrace audit verify`")
-        rows = self._shard(entry.worker, entry.seq)
-        key = keys.shard(self.base, entry.worker, entry.seq)
-        if entry.row >= len(rows):
-            raise LogDamaged(f"the shard {key} has no row {entry.row}, which the ledger trained: the shard was changed")
-        row = rows[entry.row]
-        if row.digest != entry.row_digest:
-            raise LogDamaged(
-                f"row {entry.row} of the shard {key} is not the one that was trained: the shard was changed"
-            )
+        return self.at((entry.worker, entry.seq, entry.row), entry.row_digest)
+
+    def at(self, place: Place, digest: str | None) -> Row:
+        """The stored row at a place; LogDamaged if it can't be read or has another digest."""
+        worker, seq, number = place
+        rows, key = self._shard(worker, seq), keys.shard(self.base, worker, seq)
+        if number >= len(rows):
+            raise LogDamaged(f"the shard {key} has no row {number}, which the ledger trained: the shard was changed")
+        row = rows[number]
+        if row.digest != digest:
+            raise LogDamaged(f"row {number} of the shard {key} is not the one that was trained: the shard was changed")
         return row
 
     def _shard(self, worker: str, seq: int) -> list[Row]:

@@ -1,7 +1,9 @@
 """Orbax snapshots of a train state in the store: saved to local scratch, uploaded file by file, verified by SHA-256."""
 
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,13 +22,40 @@ _REMEDY = "restore it, or delete its manifest to use an older checkpoint"
 
 
 def save(store: ObjectStore, base: str, state: TrainState, step: int, learner: str) -> tuple[str, dict[str, str]]:
-    """Store a snapshot under the learner's own folder; returns its key prefix and each file's SHA-256."""
+    """Store a snapshot under the learner's own folder; returns its key prefix and each file's SHA-256. All processes of
+    a learner make this call with a state that they can read; the first one writes."""
     prefix = keys.checkpoint_files(base, step, learner)
-    with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
-        folder = Path(scratch) / "state"
+    with _scratch(f"{learner}-{step}") as scratch:
+        folder = scratch / "state"
         ocp.save(str(folder), _tree(state))
+        if jax.process_index():
+            return prefix, {}
         files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file()}
         return prefix, {name: _stored(store, f"{prefix}/{name}", path) for name, path in files.items()}
+
+
+@contextmanager
+def _scratch(name: str) -> Generator[Path]:
+    """A temporary folder. Orbax wants it to have one name in all processes: then it is called `name`, and is the first
+    one's to remove."""
+    if jax.process_count() == 1:
+        with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
+            yield Path(scratch)
+        return
+    folder = Path(tempfile.gettempdir()) / f"headrace-{name}"
+    try:
+        yield folder
+    finally:
+        if not jax.process_index():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alone() -> ocp.Context:
+    """Reading, Orbax waits for no other process: each reads what it has fetched for itself."""
+    own = jax.process_index()
+    return ocp.Context(
+        multiprocessing_options=ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own})
+    )
 
 
 def _stored(store: ObjectStore, key: str, path: Path) -> str:
@@ -41,7 +70,7 @@ def load(
 ) -> TrainState:
     """The state of a checkpoint, bit by bit. `template` gives structure and shapes, `named` says whether a state is
     the one that the manifest names. RunStopped if it is damaged."""
-    with tempfile.TemporaryDirectory(prefix="headrace-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="headrace-") as scratch, _alone():
         folder = Path(scratch) / "state"
         for name, digest in manifest.files.items():
             path = _inside(folder, name, manifest.prefix)

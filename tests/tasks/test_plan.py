@@ -27,7 +27,7 @@ def test_an_rl_setting_changes_rl_and_not_the_warm_up(project: Path) -> None:
 
 
 def test_where_and_how_fast_is_outside_the_key(project: Path) -> None:
-    mine = ("rollout.workers=5", "rollout.slots=3", "rl.steps=9", "rl.cores=[0]", "rl.mesh.data=2")
+    mine = ("rollout.workers=5", "rollout.slots=3", "rl.steps=9", "rl.cores=[0]", "rl.mesh.data=2", "rl.processes=2")
     free = read(project, *mine, "root=x", "evaluation.samples=3")
     assert rl(read(project)) == rl(free)
 

@@ -40,6 +40,7 @@ def test_a_good_request_writes_nothing(project: Path, root: str) -> None:
         ("model.path=nowhere", "there is no weights folder"),
         ("model.path=other@3", "there is no run `other`"),
         ('environment.tools=["calculator", "calculator"]', "twice"),
+        ("rl.processes=2", r"processes = 2 does not divide the devices of mesh \(data x fsdp x tensor = 1\)"),
         ("rl.tasks=s3://bucket/tasks.jsonl", "unknown kind"),
     ],
 )

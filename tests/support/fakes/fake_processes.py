@@ -222,6 +222,12 @@ def loud(args: argparse.Namespace) -> int:
     return int(args.spec)
 
 
+def member(args: argparse.Namespace) -> int:
+    """As `loud`, one of several processes: the spec says what each of them does."""
+    args.spec = args.spec.split(",")[int(args.process)]
+    return loud(args)
+
+
 def begin(args: argparse.Namespace) -> int | None:
     """Do what was asked. FAKE_SIGNAL = `WHAT NUMBER FILE`: the first process of that kind sends itself the signal."""
     what, number, marker = (os.environ.get("FAKE_SIGNAL") or "nothing 0 -").split()
@@ -238,6 +244,6 @@ if __name__ == "__main__":
         print("not json", flush=True)
     parser = argparse.ArgumentParser()
     parser.add_argument("what")
-    for name in ("--root", "--base", "--spec", "--index", "--run"):
+    for name in ("--root", "--base", "--spec", "--index", "--run", "--process", "--address"):
         parser.add_argument(name)
     run_process(begin, parser)
