@@ -1,9 +1,14 @@
-"""Every wrong request, through the real command: one clear sentence, exit code 2, nothing written, nothing loaded."""
+"""Every wrong request to the command: one clear sentence, exit code 2, nothing written, nothing loaded.
+
+Requests are made in this process; what only a process of its own can show is asked of the installed command.
+"""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +17,7 @@ from safetensors.numpy import load, save
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
+from flows.cli import main
 from models.config import DecoderConfig
 from models.pure import init_params
 from models.tokenizer import ByteTokenizer
@@ -38,13 +44,38 @@ class Two(BaseTool):
 """
 
 
-def headrace(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Said:
+    """How a command ended and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Headrace = Callable[..., Said]
+
+
+@pytest.fixture
+def headrace(capsys: pytest.CaptureFixture[str]) -> Headrace:
+    """A command in this process."""
+
+    def run(*argv: str) -> Said:
+        capsys.readouterr()
+        code = main(list(argv))
+        return Said(code, *capsys.readouterr())
+
+    return run
+
+
+def installed(*argv: str, **environment: str) -> Said:
     """The installed command in a process of its own."""
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "HEADRACE_ROOT")} | environment
-    return subprocess.run([COMMAND, *argv], capture_output=True, text=True, env=env, check=False, timeout=120)
+    done = subprocess.run([COMMAND, *argv], capture_output=True, text=True, env=env, check=False, timeout=120)
+    return Said(done.returncode, done.stdout, done.stderr)
 
 
-def refused(found: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused(found: Said, *words: str) -> None:
     """One sentence on standard error that says these words; exit code 2."""
     assert found.returncode == 2, found
     assert found.stderr.startswith("headrace: ") and found.stderr.count("\n") == 1, found.stderr
@@ -53,9 +84,10 @@ def refused(found: subprocess.CompletedProcess[str], *words: str) -> None:
         assert word in found.stderr
 
 
-def run(project: Path, root: str, *overrides: str) -> subprocess.CompletedProcess[str]:
+def run(project: Path, root: str, *overrides: str) -> list[str]:
+    """The words of `headrace run` with these settings."""
     settings = [word for override in overrides for word in ("--set", override)]
-    return headrace("run", str(project / "small.toml"), "--root", root, *settings)
+    return ["run", str(project / "small.toml"), "--root", root, *settings]
 
 
 def untouched(root: str) -> bool:
@@ -72,50 +104,55 @@ def untouched(root: str) -> bool:
         ('environment.tools=["twins:One", "twins:Two"]', ("`look_up`", "twice")),
     ],
 )
-def test_a_wrong_setting(project: Path, root: str, override: str, words: tuple[str, ...]) -> None:
+def test_a_wrong_setting(headrace: Headrace, project: Path, root: str, override: str, words: tuple[str, ...]) -> None:
     (project / "twins.py").write_text(TOOLS)
-    refused(run(project, root, override), *words)
+    refused(headrace(*run(project, root, override)), *words)
     assert untouched(root)
 
 
-def test_an_unknown_key_in_the_file(project: Path, root: str) -> None:
+def test_the_installed_command_says_it_too(project: Path, root: str) -> None:
+    refused(installed(*run(project, root, "rl.max_stalenes=1")), "rl.max_stalenes", "did you mean", "max_staleness")
+    assert untouched(root)
+
+
+def test_an_unknown_key_in_the_file(headrace: Headrace, project: Path, root: str) -> None:
     text = (project / "small.toml").read_text().replace("[rollout]", "[rollout]\nworker = 2")
     (project / "small.toml").write_text(text)
-    refused(run(project, root), "small.toml", "rollout.worker", "did you mean", "workers")
+    refused(headrace(*run(project, root)), "small.toml", "rollout.worker", "did you mean", "workers")
 
 
-def test_a_demonstration_without_messages(project: Path, root: str) -> None:
+def test_a_demonstration_without_messages(headrace: Headrace, project: Path, root: str) -> None:
     with (project / "demos.jsonl").open("a") as file:
         file.write('{"prompt": "1+1"}\n')
-    refused(run(project, root), "demos.jsonl line 2", "messages")
+    refused(headrace(*run(project, root)), "demos.jsonl line 2", "messages")
     assert untouched(root)
 
 
-def test_a_demonstration_that_is_too_long(project: Path, root: str) -> None:
+def test_a_demonstration_that_is_too_long(headrace: Headrace, project: Path, root: str) -> None:
     """Before anything starts: a later stage would else refuse it when the earlier ones are done."""
     shown = {"messages": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2" * 300}]}
     with (project / "demos.jsonl").open("a") as file:
         file.write(json.dumps(shown) + "\n")
-    refused(run(project, root), "demos.jsonl line 2", "307 tokens")
+    refused(headrace(*run(project, root)), "demos.jsonl line 2", "307 tokens")
     assert untouched(root)
 
 
 @pytest.mark.parametrize("place", ["small.toml/below", "/proc/nowhere"])
-def test_a_root_that_cannot_be_written(project: Path, place: str) -> None:
-    refused(run(project, str(project / place)), place)
+def test_a_root_that_cannot_be_written(headrace: Headrace, project: Path, place: str) -> None:
+    refused(headrace(*run(project, str(project / place))), place)
 
 
-def test_a_run_of_another_schema_version(project: Path, root: str) -> None:
+def test_a_run_of_another_schema_version(headrace: Headrace, project: Path, root: str) -> None:
     request = load_request(str(project / "small.toml"), root=root)
     record.save(request.store, record.prepare(request).model_copy(update={"schema_version": 99}))
-    refused(run(project, root), "schema version 99", "runs/small/run.json")
+    refused(headrace(*run(project, root)), "schema version 99", "runs/small/run.json")
     refused(headrace("status", "small", "--root", root), "schema version 99")
 
 
-def test_a_checkpoint_that_does_not_exist(project: Path, root: str) -> None:
+def test_a_checkpoint_that_does_not_exist(headrace: Headrace, project: Path, root: str) -> None:
     request = load_request(str(project / "small.toml"), root=root)
     record.save(request.store, record.prepare(request))
-    refused(run(project, root, "name=other", "model.path=small@3"), "small")
+    refused(headrace(*run(project, root, "name=other", "model.path=small@3")), "small")
     for command in (("eval",), ("promote",), ("audit", "checkpoint")):
         refused(headrace(*command, "small@3", "--root", root), "small")
 
@@ -162,7 +199,7 @@ WRONG_WEIGHTS = {
 
 @pytest.mark.parametrize("command", ["validate", "run"])
 @pytest.mark.parametrize("case", WRONG_WEIGHTS)
-def test_weights_that_are_wrong(project: Path, root: str, case: str, command: str) -> None:
+def test_weights_that_are_wrong(headrace: Headrace, project: Path, root: str, case: str, command: str) -> None:
     changes, words = WRONG_WEIGHTS[case]
     folder = weights(project, **{name: value for name, value in changes.items() if value is not None})
     for name in [name for name, value in changes.items() if value is None]:
@@ -181,13 +218,17 @@ def test_weights_that_are_wrong(project: Path, root: str, case: str, command: st
         ('environment.system_prompt="Answer."', ("`train-0`", "has 20 tokens", "rollout.max_length = 16")),
     ],
 )
-def test_a_prompt_that_does_not_fit(project: Path, root: str, override: str, words: tuple[str, ...]) -> None:
+def test_a_prompt_that_does_not_fit(
+    headrace: Headrace, project: Path, root: str, override: str, words: tuple[str, ...]
+) -> None:
     settings = ("--set", "rollout.max_length=16", "--set", override)
     refused(headrace("validate", str(project / "small.toml"), "--root", root, *settings), *words)
 
 
-def test_a_run_with_a_prompt_that_does_not_fit(project: Path, root: str) -> None:
-    refused(run(project, root, "rollout.max_length=11"), "`train-0`", "has 11 tokens", "rollout.max_length = 11")
+def test_a_run_with_a_prompt_that_does_not_fit(headrace: Headrace, project: Path, root: str) -> None:
+    refused(
+        headrace(*run(project, root, "rollout.max_length=11")), "`train-0`", "has 11 tokens", "rollout.max_length = 11"
+    )
     assert untouched(root)
 
 
@@ -195,7 +236,7 @@ def test_a_run_with_a_prompt_that_does_not_fit(project: Path, root: str) -> None
 def test_a_package_of_the_user_s_that_shadows_a_room(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("raise SystemExit('the wrong one')")
-    refused(headrace("--help", PYTHONPATH=str(tmp_path)), f"`{name.partition('/')[0].removesuffix('.py')}`", name)
+    refused(installed("--help", PYTHONPATH=str(tmp_path)), f"`{name.partition('/')[0].removesuffix('.py')}`", name)
 
 
 def test_a_package_in_the_working_folder_shadows_nothing(tmp_path: Path) -> None:
@@ -205,7 +246,7 @@ def test_a_package_in_the_working_folder_shadows_nothing(tmp_path: Path) -> None
 
 
 def test_help_loads_nothing_heavy() -> None:
-    done = headrace("--help", PYTHONPROFILEIMPORTTIME="1")
+    done = installed("--help", PYTHONPROFILEIMPORTTIME="1")
     assert done.returncode == 0 and "usage: headrace" in done.stdout
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "flows.cli" in loaded and not loaded & {*HEAVY, "pyarrow", "pydantic", "numpy", "rich"}

@@ -17,5 +17,5 @@ def prefect_url() -> Iterator[str]:
     from prefect.settings import get_current_settings
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=180):
+    with prefect_test_harness(server_startup_timeout=500):
         yield str(get_current_settings().api.url)

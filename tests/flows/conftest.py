@@ -16,5 +16,5 @@ def prefect_server() -> Iterator[None]:
     prefect_environment.prepare(quiet=True)
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=180):
+    with prefect_test_harness(server_startup_timeout=500):
         yield

@@ -139,7 +139,7 @@ def test_a_run_leaves_its_artifacts_and_a_continued_one_new_versions(
     monkeypatch.setattr(
         PrefectWrites, "__call__", lambda self, name, found: (writes.append(name), write(self, name, found))[1]
     )
-    config = [str(project / "small.toml"), "--root", root, "--run", "Shown-1"]
+    config = [str(project / "small.toml"), "--root", root, "--run", "Shown-1", "--set", "rl.checkpoint_every=500"]
     assert main(["run", *config, "--set", "rl.steps=1000"]) == 0, capsys.readouterr().err
     (progress,), (steps,), (evaluations,) = (read(f"shown-1-{name}") for name in ("progress", "steps", "evaluations"))
     (report,), (links,) = read("shown-1-report"), read("shown-1-links")

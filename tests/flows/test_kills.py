@@ -17,7 +17,7 @@ import pytest
 from flows.cli import main
 from storage.open import open_store
 
-pytestmark = pytest.mark.usefixtures("prefect_server")
+pytestmark = [pytest.mark.usefixtures("prefect_server"), pytest.mark.timeout(1200)]
 STEPS = 40
 SETTINGS = (
     f"rl.steps={STEPS}", "rl.groups_per_batch=2", "rl.group_size=4", "rl.checkpoint_every=5", "rl.window_seconds=0.05",
@@ -40,8 +40,9 @@ def parity(task, messages):
 
 
 @pytest.fixture
-def driven(project: Path, root: str) -> Iterator[subprocess.Popen[str]]:
-    """`headrace run` as a process of its own."""
+def driven(project: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """`headrace run` as a process of its own, with programs compiled as users have them."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
     from prefect.settings import get_current_settings
 
     argv = [sys.executable, "-m", "headrace", *command(project, root)]
@@ -60,14 +61,14 @@ def command(project: Path, root: str) -> list[str]:
 
 def until_steps(root: str, more: int) -> None:
     """Wait until the ledger has so many more records than it has now."""
-    store, end = open_store(root), time.monotonic() + 120
+    store, end = open_store(root), time.monotonic() + 450
 
     def records() -> int:
         return len([key for key in store.list("runs/small/") if "/ledger/" in key])
 
     wanted = records() + more
     while records() < wanted:
-        assert time.monotonic() < end, f"no {more} steps in two minutes"
+        assert time.monotonic() < end, f"no {more} steps in that time"
         time.sleep(0.05)
 
 
@@ -93,7 +94,7 @@ def test_whatever_is_killed_the_run_goes_on_and_the_audit_is_ok(
     assert live["ok"] and 0 < live["dispositions"]["trained"] < STEPS * 2 * 4
 
     assert main(command(project, root)) == 0
-    assert "learner: step 40/40" in capsys.readouterr().out
+    assert f"learner: step {STEPS}/{STEPS}" in capsys.readouterr().out
     assert main(["audit", "verify", "small", "--root", root, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] and found["unaccounted"] == found["trained_twice"] == found["pending"] == 0
