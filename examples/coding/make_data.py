@@ -5,6 +5,7 @@ python examples/coding/make_data.py [FOLDER] [--seed N] [--per-family N]
 Each family of `library` is a correct repository. Bugs are put in by `taskmaker.mutations`; one is kept where the
 visible tests and the hidden cases fail with it and pass without it, all of which is tried. The same seed gives the
 same files. Held-out and gate tasks come from repositories that no training task has.
+The files `few_…` hold the first of them, for machines without an accelerator.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from taskmaker.tasks import family_tasks
 
 SEED = 7
 PER_FAMILY = 24
+FEW = 2
 HELD_OUT, GATE = ("graphs", "numerals"), ("intervals", "ledger")
 
 
@@ -34,8 +36,14 @@ def main(folder: Path, seed: int = SEED, per_family: int = PER_FAMILY) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "held_out", "gate"):
         mine = [numbered(number, row) for number, row in enumerate(rows, 1) if split_of(row["family"]) == split]
-        pq.write_table(pa.Table.from_pylist(mine), folder / f"{split}.parquet", compression="zstd")
-        print(f"{split}: {len(mine)} tasks of {len({row['family'] for row in mine})} repositories")
+        written(mine, folder / f"{split}.parquet")
+        if split != "train":
+            written(mine[:FEW], folder / f"few_{split}.parquet")
+
+
+def written(rows: list[dict[str, Any]], file: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), file, compression="zstd")
+    print(f"{file.name}: {len(rows)} tasks of {len({row['family'] for row in rows})} repositories")
 
 
 def numbered(number: int, row: dict[str, Any]) -> dict[str, Any]:
