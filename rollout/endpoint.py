@@ -82,7 +82,7 @@ class Endpoint:
         except Refused:
             raise
         except Exception as bug:
-            line.stop(bug=bug)
+            line.stop(fatal=bug)
             raise
         if asked.stream:
             told = chunks(answer, logprobs=asked.logprobs, usage=asked.usage)

@@ -12,7 +12,7 @@ from typing import Any
 from models.chat import ChatFormat
 from models.chatml import split_thinking
 from models.spans import written
-from rollout.engine import Completion, Engine, Request, Sampling
+from rollout.engine import Completion, Engine, EngineUnfit, Request, Sampling
 from rollout.episode import EpisodeEnded
 from rollout.formats import ChatFormats
 from rollout.hooks import leave_behind, said
@@ -63,8 +63,8 @@ class Line:
         self.segments = Segments()
         self.end: EpisodeEnded | None = None
         """Why the episode is over, where the line has ended it."""
-        self.bug: BaseException | None = None
-        """A failure that is nobody's but ours."""
+        self.fatal: BaseException | None = None
+        """A failure that is no episode's own: an engine that can't go on, or a bug of ours."""
         self.full = ""
         """Why the last request did not fit; "" where one has been answered since."""
         self.over = asyncio.Event()
@@ -75,9 +75,9 @@ class Line:
         self._sessions: set[str] = set()
         self._refused = 0
 
-    def stop(self, end: EpisodeEnded | None = None, bug: BaseException | None = None) -> None:
+    def stop(self, end: EpisodeEnded | None = None, fatal: BaseException | None = None) -> None:
         """No request is answered any more; those that are open are given up."""
-        self.end, self.bug = self.end or end, self.bug or bug
+        self.end, self.fatal = self.end or end, self.fatal or fatal
         self.over.set()
         self._changed.set()
 
@@ -175,6 +175,9 @@ class Line:
             self.segments.keep(opening, completion, message, asked.sampling)
         except Refused:
             raise
+        except EngineUnfit as error:
+            self.stop(fatal=error)
+            raise Refused(500, "engine_error", "the engine can't go on") from error
         except Exception as error:
             self.stop(EpisodeEnded(Status.ENGINE_ERROR, f"the engine raised {type(error).__name__}: {said(error)}"))
             raise Refused(500, "engine_error", "the engine failed, and with it the episode") from error
@@ -216,7 +219,8 @@ class Line:
             return sampling.result()
         finally:
             over.cancel()
-            leave_behind(sampling)
+            if not sampling.done():
+                leave_behind(sampling)
 
 
 def told(completion: Completion, chat: ChatFormat, formats: ChatFormats, asked: Asked, number: int) -> Message:

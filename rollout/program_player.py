@@ -72,9 +72,10 @@ class ProgramPlayer(TrajectoryCollectEngine):
             await asyncio.wait({acting, over}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             over.cancel()
-            leave_behind(acting)
-        if line.bug is not None:
-            raise line.bug
+            if not acting.done():
+                leave_behind(acting)
+        if line.fatal is not None:
+            raise line.fatal
         if line.end is not None:
             raise line.end
         if acting.cancelled():

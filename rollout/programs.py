@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import json
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import ClassVar
 
 from rollout.agents import Action
 from rollout.environments import BaseTaskEnv, StepResult
-from rollout.sandbox_usage import tree
+from rollout.sandbox_child import kill_session, started
 
 OUTPUT = 1 << 20
 """Bytes of a command's answer that are read; it is ended when it writes more."""
@@ -81,10 +80,11 @@ class CommandEnvironment(ProgramEnvironment):
 
 async def run_command(command: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: bytes) -> str:
     """What a command writes. RuntimeError where it ends with another status than 0. Its session never outlives this."""
-    process = await asyncio.create_subprocess_exec(
+    starting = asyncio.create_subprocess_exec(
         *command, cwd=folder, env={**os.environ, **environment}, start_new_session=True,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
+    process = await started(asyncio.ensure_future(starting))
     assert process.stdin and process.stdout and process.stderr  # they are pipes
     output, errors = bytearray(), bytearray()
     feeding = asyncio.ensure_future(_feed(process.stdin, stdin))
@@ -96,7 +96,7 @@ async def run_command(command: Sequence[str], folder: Path, environment: Mapping
         if process.returncode is not None:
             await asyncio.wait({reading, complaining}, timeout=GRACE)
     finally:
-        _kill(process)
+        kill_session(process)
         for pipe in (feeding, reading, complaining):
             pipe.cancel()
         process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of pipes that stay open
@@ -104,15 +104,6 @@ async def run_command(command: Sequence[str], folder: Path, environment: Mapping
         said = errors.decode(errors="replace").strip()
         raise RuntimeError(f"`{command[0]}` ended with status {process.returncode}: {said}")
     return output.decode(errors="replace")
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """End its process group and what descends from it; the group exists while it has members."""
-    for pid in tree(process.pid)[1:]:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _feed(pipe: asyncio.StreamWriter, data: bytes) -> None:

@@ -99,7 +99,7 @@ async def run_child(
         user=owner, group=owner, extra_groups=None if owner is None else (),
     )  # fmt: skip
     try:
-        process = await _started(asyncio.ensure_future(starting))
+        process = await started(asyncio.ensure_future(starting))
     except OSError as error:
         raise RunStopped(f"the sandbox `{backend}` can't start `{command[0]}` in {folder}: {error}") from error
     outputs = _Output(limits.output_bytes), _Output(limits.output_bytes)
@@ -115,7 +115,7 @@ async def run_child(
     return _result(backend, process.returncode, outputs, ended)
 
 
-async def _started(starting: asyncio.Task[asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+async def started(starting: asyncio.Task[asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
     """The process, which is ended if its caller is cancelled meanwhile: asyncio would end no more than its leader."""
     try:
         return await asyncio.shield(starting)
@@ -126,7 +126,7 @@ async def _started(starting: asyncio.Task[asyncio.subprocess.Process]) -> asynci
 
 async def _end(process: asyncio.subprocess.Process, pipes: Sequence[asyncio.Task[None]]) -> None:
     """Kill a session and let go of its pipes."""
-    _kill(process)
+    kill_session(process)
     with contextlib.suppress(TimeoutError):  # someone outside the session holds a pipe: it is given up
         await asyncio.wait_for(asyncio.gather(process.wait(), *pipes, return_exceptions=True), GRACE)
     for pipe in pipes:
@@ -134,7 +134,7 @@ async def _end(process: asyncio.subprocess.Process, pipes: Sequence[asyncio.Task
     process._transport.close()  # type: ignore[attr-defined]  # the only way to let go of pipes that stay open
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
+def kill_session(process: asyncio.subprocess.Process) -> None:
     """End the session's process group, which exists while its leader is not waited for, or has members left.
 
     And all descendants: what bubblewrap has just started has a session of its own, and does not die with it yet. Their

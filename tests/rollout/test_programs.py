@@ -1,6 +1,7 @@
 """Episodes that a program plays through the endpoint: what is recorded, and how each limit and failure ends them."""
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from support.programs import TASK, episode, use_the_tool, world
 from support.rollouts import ASSISTANT, CALL, END, TOKENIZER, TOOL, USER, config
 
 from rollout.cast import load_cast
-from rollout.engine import Completion, Request
+from rollout.engine import Completion, EngineUnfit, Request
 from rollout.episode import Job
 from rollout.gold import Prompter
 from rollout.programs import Address, CommandEnvironment, ProgramEnvironment
@@ -123,7 +124,9 @@ async def test_a_turn_that_is_too_long_says_so_and_is_closed_for_the_next() -> N
         (None, "environment_error", "the program ended without an answer of the model"),
     ],
 )
-async def test_a_failing_program_ends_its_episode_with_status_and_cause(failing: Any, status: str, detail: str) -> None:
+async def test_a_failing_program_ends_its_episode_with_status_and_cause(
+    failing: Any, status: str, detail: str, caplog: pytest.LogCaptureFixture
+) -> None:
     class World(ProgramEnvironment):
         async def act(self, address: Address) -> str | None:
             if isinstance(failing, BaseException):
@@ -132,6 +135,7 @@ async def test_a_failing_program_ends_its_episode_with_status_and_cause(failing:
 
     row = await episode(World)
     assert (row.status, row.detail, row.failed) == (status, detail, True)
+    assert not caplog.records, "nothing failed while nobody waited for it"
 
 
 async def test_a_program_that_fails_after_some_turns_keeps_them() -> None:
@@ -149,6 +153,14 @@ async def test_an_engine_that_fails_costs_its_episode() -> None:
 
     row = await episode(world(use_the_tool), broken)
     assert (row.status, row.detail) == ("engine_error", "the engine raised MemoryError: cache")
+
+
+async def test_an_engine_that_can_t_go_on_is_no_episode_s_own_failure() -> None:
+    def broken(*_: Any) -> list[int]:
+        raise EngineUnfit("no server is left")
+
+    with pytest.raises(EngineUnfit, match="no server is left"):
+        await episode(world(use_the_tool), broken)
 
 
 async def test_a_program_that_blocks_runs_in_a_thread_and_has_the_episode_s_deadline() -> None:
@@ -235,6 +247,12 @@ async def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
     assert row.detail.endswith("ended with status 1: no such thing")
 
 
+def alive(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 async def test_a_command_s_whole_session_ends_with_its_episode(tmp_path: Path) -> None:
     hang = (
         "import os, subprocess, sys, time\nchild = subprocess.Popen(['sleep', '3600'])\n"
@@ -248,5 +266,5 @@ async def test_a_command_s_whole_session_ends_with_its_episode(tmp_path: Path) -
     await asyncio.wait({playing})
     pids: Sequence[int] = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     async with asyncio.timeout(60):
-        while any(psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE for p in pids):
+        while any(map(alive, pids)):
             await asyncio.sleep(0.05)
