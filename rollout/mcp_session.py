@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollout.hooks import detach
 from schemas.errors import RequestError
 from schemas.messages import ToolSpec
 
@@ -56,12 +57,22 @@ class MCPSession:
         return Answer("\n".join(parts), bool(answer.is_error))
 
     async def close(self) -> None:
-        """End the server; returns when it has ended."""
+        """End the server; returns when it has ended. One that has not answered yet is not waited for."""
         self._over.set()
-        if self._task is not None:
-            await self._task
+        if self._task is None or self._ready is None:
+            return
+        if not self._ready.done():
+            self._ready.cancel()
+            self._task.cancel()
+        try:
+            await asyncio.wait({self._task})
+        except asyncio.CancelledError:
+            detach(self._task)  # cancelled once more, it would let go of a server that does not end by itself
+            raise
 
     async def _client(self) -> Any:
+        if self._over.is_set():
+            raise RuntimeError(f"the session with the MCP server `{self._command.words[0]}` is closed")
         if self._ready is None:
             self._ready = asyncio.get_running_loop().create_future()
             self._task = asyncio.ensure_future(self._serve(self._ready))

@@ -1,13 +1,17 @@
 """Tools of an MCP server: what is offered, a server for each episode, and servers that fail."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rollout.cast import load_cast
-from rollout.mcp_tools import MCPServer
+from rollout.hooks import HookTimeout, settle, within
+from rollout.mcp_session import Command
+from rollout.mcp_tools import MCPServer, MCPTool
 from rollout.tools import ToolManager
 from schemas.config import Environment
 from schemas.errors import RequestError
@@ -84,6 +88,21 @@ async def test_a_server_that_dies_fails_its_call(kind: type[MCPServer]) -> None:
     with pytest.raises(Exception, match="onnection"):
         await episode.run(ToolCall("die", {}))
     await episode.close()
+
+
+@pytest.mark.parametrize("seconds", [0.01, 1.0])
+async def test_a_server_that_never_answers_is_ended_with_its_episode(seconds: float) -> None:
+    program = f"import time; time.sleep(3600.{os.getpid()})"
+    tool = MCPTool(Command((sys.executable, "-c", program), {}), "wait", "", {})
+    episode = ToolManager([tool]).for_episode()
+    with pytest.raises(HookTimeout):
+        await within(seconds, episode.run(ToolCall("wait", {})))
+    with contextlib.suppress(HookTimeout):
+        await within(0.2, episode.close())
+    await settle(60)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if program in (p.info["cmdline"] or ())]
+    with pytest.raises(RuntimeError, match="is closed"):
+        await episode.run(ToolCall("wait", {}))
 
 
 def test_a_configuration_names_a_server(kind: type[MCPServer], tmp_path: Path) -> None:
