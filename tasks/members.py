@@ -95,10 +95,12 @@ class _Members:
 def _rank(outcome: Outcome) -> int:
     """The lower, the likelier it is a cause rather than a consequence."""
     if not outcome.code or outcome.stopped:
-        return 3
+        return 4
     if outcome.kind == "PartnerLost":
+        return 3
+    if outcome.code == -signal.SIGABRT:  # JAX aborts a process whose coordinator is gone
         return 2
-    return 1 if outcome.code == -signal.SIGABRT else 0  # JAX aborts a process whose coordinator is gone
+    return 0 if outcome.deliberate or outcome.code < 0 else 1  # what JAX raises of a lost partner has many names
 
 
 def _free_port() -> int:

@@ -16,6 +16,7 @@ LOST = Outcome(1, "another process of this learner is gone", deliberate=False, k
 KILLED = Outcome(-9, "was killed by SIGKILL", silent=True)
 ABORTED = Outcome(-6, "was killed by SIGABRT", silent=True)
 STOPS = Outcome(1, "the update is not finite", deliberate=True, kind="RunStopped")
+BUG = Outcome(1, "ValueError: a bug", kind="ValueError")
 DRAINED = Outcome(0, stopped=True)
 SHOT = Outcome(-9, stopped=True)
 
@@ -40,6 +41,8 @@ def command(*each: str) -> Command:
         (KILLED, ABORTED, (1, 0), "was killed by SIGKILL"),
         (STOPS, ABORTED, (1, 0), "the update is not finite"),
         (LOST, STOPS, (0, 1), "the update is not finite"),
+        (BUG, KILLED, (0, 1), "lost its process 1, which was killed by SIGKILL"),
+        (BUG, ABORTED, (1, 0), "ValueError: a bug"),
         (LOST, ABORTED, (0, 1), "lost its process 1, which was killed by SIGABRT"),
     ],
 )
