@@ -13,10 +13,15 @@ STAMP := $(VENV)/.installed
 quickstart: $(STAMP)  ## from nothing to a promoted checkpoint
 	$(BIN)/headrace run examples/calculator/calculator.toml
 
-test: lint  ## what CI runs
-	$(BIN)/python -m pytest -m "not slow"
+# Compiling takes most of the time of tests of arrays. With these flags XLA compiles about four times as fast, to slower
+# code. `make test-all` does without, and so do the tests that run whole pipelines in processes of their own.
+QUICK_XLA := --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
+WORKERS ?= 2
 
-test-all: lint $(VENV)/.extras  ## with the cross-checks that take minutes
+test: lint  ## what CI runs
+	XLA_FLAGS="$(QUICK_XLA) $$XLA_FLAGS" $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
+
+test-all: lint $(VENV)/.extras  ## with the cross-checks that take minutes; all compiled as users have it
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)  ## what the commit hook runs
