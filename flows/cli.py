@@ -142,6 +142,9 @@ def _rollout(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--from", dest="source", default="rl.tasks", metavar="SETTING", help="whose tasks (default: rl.tasks)"
     )
     command.add_argument("--temperature", type=float, metavar="T", help="default: rollout.temperature")
+    command.add_argument(
+        "--demonstrations", metavar="FILE", help="write the solved episodes to FILE.jsonl, for `warm_up.data`"
+    )
     _json(command)
 
 

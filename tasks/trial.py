@@ -4,12 +4,14 @@ import asyncio
 
 from models.tokenizer import tokenizer_from_files
 from rollout import hooks
+from rollout.cast import load_cast
 from rollout.episode import Job
 from rollout.gold import Prompter
 from rollout.policy import Policy
 from rollout.sample import jobs, sample
 from schemas.data import Task
 from schemas.errors import RequestError
+from schemas.messages import ToolSpec
 from schemas.trajectory import Trajectory
 from storage.audit_runs import find_checkpoint
 from storage.expired import check_weights
@@ -27,6 +29,11 @@ def tasks_of(request: Request, setting: str) -> list[Task]:
         raise RequestError(f"--from {setting}: the configuration has tasks in {', '.join(known)}")
     file = request.data[setting]
     return read_tasks(file.data, file.suffix, file.where)
+
+
+def tools_of(request: Request) -> tuple[ToolSpec, ...]:
+    """What the environment's tools are called with."""
+    return tuple(load_cast(request.config.environment, str(request.folder)).tool_specs)
 
 
 def play_gold(request: Request, setting: str, tasks: list[Task], count: int) -> list[Trajectory]:

@@ -2,15 +2,17 @@
 
 import argparse
 import json
+import sys
 from collections import Counter
 from typing import Any
 
+from flows.demonstrations import check_file, write_demonstrations
 from schemas.data import Task
 from schemas.errors import RequestError
 from schemas.trajectory import Trajectory
 from tasks.environment import check_environment
 from tasks.request import load
-from tasks.trial import play_gold, play_weights, tasks_of
+from tasks.trial import play_gold, play_weights, tasks_of, tools_of
 
 
 def main(args: argparse.Namespace) -> None:
@@ -18,6 +20,7 @@ def main(args: argparse.Namespace) -> None:
         raise RequestError(f"--episodes {args.episodes}: give at least 1")
     if args.temperature is not None and args.temperature < 0:
         raise RequestError(f"--temperature {args.temperature:g}: give 0 or more")
+    check_file(args.demonstrations)
     request = load(args.config, args.overrides, root=args.root)
     tasks = tasks_of(request, args.source)
     check_environment(request)
@@ -25,6 +28,9 @@ def main(args: argparse.Namespace) -> None:
         rows = play_gold(request, args.source, tasks, args.episodes)
     else:
         rows = play_weights(request, args.checkpoint, tasks, args.episodes, args.temperature)
+    if args.demonstrations:
+        count = write_demonstrations(rows, tools_of(request), args.demonstrations)
+        print(f"{count} demonstrations written to {args.demonstrations}", file=sys.stderr)
     known = {t.id: t for t in tasks}
     episodes = [_episode(row, known[row.task_id]) for row in rows]
     if args.json:

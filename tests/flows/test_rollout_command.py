@@ -11,6 +11,7 @@ from models.config import DecoderConfig
 from models.pure import init_params
 from models.tokenizer import ByteTokenizer
 from models.weights import to_files
+from schemas.data import demonstration
 
 __all__ = ["project", "root"]
 
@@ -113,3 +114,38 @@ def test_wrong_requests(
     said = capsys.readouterr()
     assert said.err.startswith("headrace: ") and said.err.count("\n") == 1 and not said.out
     assert sentence in said.err
+
+
+def test_solved_episodes_become_demonstrations(
+    project: Path, root: str, scripted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, file = str(project / "small.toml"), project / "solved.jsonl"
+    words = ["--root", root, "--episodes", "4", "--demonstrations", str(file)]
+    assert main(["rollout", config, *words, *scripted]) == 0
+    assert "1 demonstrations written" in capsys.readouterr().err
+    (line,) = file.read_text().splitlines()
+    found = demonstration(json.loads(line), "here")
+    assert [m.role for m in found.messages] == ["user", "assistant", "tool", "assistant"]
+    assert found.messages[1].tool_calls[0].name == "calculator" and [t.name for t in found.tools] == ["calculator"]
+    assert main(["validate", config, "--root", root, "--set", f"warm_up.0.data={file}"]) == 0
+    assert main(["rollout", config, *words, *scripted]) == 2
+    assert "is there already" in capsys.readouterr().err and untouched(root)
+
+
+@pytest.mark.parametrize(("name", "words"), [("x.csv", "ends in .jsonl"), ("no/x.jsonl", "there is no folder")])
+def test_a_file_that_demonstrations_cannot_go_to(
+    project: Path, root: str, capsys: pytest.CaptureFixture[str], name: str, words: str
+) -> None:
+    gold = ["rollout", str(project / "small.toml"), "--root", root, "--policy", "gold"]
+    assert main([*gold, "--demonstrations", str(project / name)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_nothing_solved_is_no_demonstration(
+    project: Path, root: str, scripted: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "solved.jsonl"
+    (project / "train.jsonl").write_text(json.dumps({"id": "hard", "prompt": "8?", "answer": "8"}) + "\n")
+    words = ["--episodes", "2", "--demonstrations", str(file), *scripted]
+    assert main(["rollout", str(project / "small.toml"), "--root", root, *words]) == 2
+    assert "no episode of one conversation is solved" in capsys.readouterr().err and not file.exists()
