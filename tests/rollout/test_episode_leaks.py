@@ -42,7 +42,7 @@ class World(WorkspaceEnvironment):
         if where == hook and way == "raise":
             raise OSError("lost")
         if where == hook and way == "block":
-            time.sleep(0.8)
+            time.sleep(3)
 
     async def _fault(self, hook):
         where, way = self.task.extra.get("fault", ("", ""))
@@ -156,7 +156,7 @@ class Stage:
         run = config(
             environment={
                 "environment": f"worlds:{environment}", "options": {"sandbox": sandbox}, "tools": ["shell"],
-                "step_seconds": 0.5, "reward_seconds": 0.5,
+                "step_seconds": 2, "reward_seconds": 2,
             },
             rollout={"attempts": 1, "max_concurrency": 16, "quarantine_after": 0, "max_tokens_per_turn": 200},
         )  # fmt: skip
