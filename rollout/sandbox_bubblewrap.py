@@ -14,7 +14,7 @@ from rollout.sandbox import DEFAULT_LIMITS, Limits, SandboxResult
 from rollout.sandbox_child import ENVIRONMENT, PATH, limited, prepare, run_child
 from rollout.sandbox_seccomp import filter_file
 
-FOLDER = "/work"
+FOLDER = "/workspace"
 """Where a command sees its folder."""
 
 
